@@ -1,0 +1,21 @@
+/* <op>_cpu for every op: a table of its compilations and a call through it. */
+#include "dispatch.h"
+
+#ifdef KERNEL_X86
+#define DECLARE(op)                                                                                \
+    op##_fn op##_cpu_generic, op##_cpu_avx2, op##_cpu_avx512, op##_cpu_avx512bf16;                 \
+    op##_fn *const dispatch_##op[ISA_COUNT] = {op##_cpu_generic, op##_cpu_avx2, op##_cpu_avx512,   \
+                                               op##_cpu_avx512bf16};
+#else
+#define DECLARE(op)                                                                                \
+    op##_fn op##_cpu_generic;                                                                      \
+    op##_fn *const dispatch_##op[ISA_COUNT] = {op##_cpu_generic};
+#endif
+
+#define DEFINE(op)                                                                                 \
+    void op##_cpu(const struct op##_args *args, struct kernel_ctx *ctx) {                          \
+        dispatch_##op[isa_active()](args, ctx);                                                    \
+    }
+
+DISPATCH_OPS(DECLARE)
+DISPATCH_OPS(DEFINE)

@@ -1,0 +1,133 @@
+#include "linear/linear_ref.h"
+
+#include <math.h>
+
+/* 1.mmm * 2^(e - 7), and 0.mmm * 2^-6 where e is 0. */
+static float e4m3(uint8_t code) {
+    int e = code >> 3 & 15, m = code & 7;
+    float size = e == 0 ? ldexpf((float)m, -9) : ldexpf((float)(8 + m), e - 10);
+    return code & 0x80 ? -size : size;
+}
+
+/* Element (n, k) of a packed weight as the header lays it out; of INT4 the integer. */
+static float element(const struct linear_weight *weight, size_t n, size_t k) {
+    const uint8_t *bytes = weight->data;
+    size_t at = n / 32 * weight->k + k; /* 32 elements of panel n/32 */
+    if (weight->format == LINEAR_F32) return ((const float *)weight->data)[at * 32 + n % 32];
+    if (weight->format == LINEAR_BF16) {
+        size_t pair = n / 32 * ((weight->k + 1) / 2) + k / 2;
+        return bf16_to_f32(((const bf16 *)weight->data)[(pair * 32 + n % 32) * 2 + k % 2]);
+    }
+    if (weight->format == LINEAR_FP8) {
+        size_t block = (weight->block_begin + k) / 128, room = weight->k / 128 + 2;
+        float scale = ((const float *)weight->scale)[(n / 32 * room + block) * 32 + n % 32];
+        return e4m3(bytes[at * 32 + n % 32]) * scale;
+    }
+    uint8_t byte = bytes[(at - k % 4) * 16 + n % 16 * 4 + k % 2 * 2 + k % 4 / 2];
+    return (float)((n % 32 < 16 ? byte & 15 : byte >> 4) - 8);
+}
+
+/* A subnormal number counts as zero, with its sign. */
+static float flush(float x) {
+    return fabsf(x) < 0x1p-126f ? copysignf(0.0f, x) : x;
+}
+
+/* fma of flushed numbers, flushed: what rounds to less than 2^-126 with all its digits is zero. */
+static float fma_flushed(float a, float b, float c) {
+    a = flush(a), b = flush(b), c = flush(c);
+    double sum = (double)a * b + c;
+    return fabs(sum) < 0x1p-126 - 0x1p-151 ? copysignf(0.0f, (float)sum) : fmaf(a, b, c);
+}
+
+/* Pairs begin at even k; one that the range cuts has one input. */
+static float dot_of_pairs(const struct linear_weight *weight, const float *x, size_t n,
+                          size_t k_begin, size_t k_end, float acc) {
+    for (size_t k = k_begin & ~(size_t)1; k < k_end; k += 2)
+        for (size_t i = k + 2; i-- > k;) {
+            float value = i < k_begin || i >= k_end ? 0.0f
+                                                    : bf16_to_f32(bf16_from_f32(flush(x[i])));
+            acc = fma_flushed(value, i < weight->k ? element(weight, n, i) : 0.0f, acc);
+        }
+    return acc;
+}
+
+/* The share of one group: inputs [k_begin, k_end), which lie in it. */
+static float dot_of_integers(const struct linear_weight *weight, const float *x, size_t n,
+                             size_t k_begin, size_t k_end, float scale, float acc) {
+    const float *group = x + k_begin / 32 * 32;
+    float greatest = 0.0f;
+    for (int i = 0; i < 32; i++) {
+        if (!isfinite(group[i])) return NAN;
+        greatest = fmaxf(greatest, fabsf(group[i]));
+    }
+    if (greatest < 0x1p-100f) return fmaf(0.0f, 0.0f * scale, acc);
+    int sum = 0;
+    for (size_t k = k_begin; k < k_end; k++)
+        sum += (int)rintf(x[k] * (127.0f / greatest)) * (int)element(weight, n, k);
+    return fmaf((float)sum, greatest / 127.0f * scale, acc);
+}
+
+float linear_ref_dot(const struct linear_weight *weight, enum kernel_dtype activation,
+                     const float *x, size_t n, size_t k_begin, size_t k_end) {
+    float acc = 0.0f;
+    if (weight->format != LINEAR_INT4) {
+        if (activation == KERNEL_BF16) return dot_of_pairs(weight, x, n, k_begin, k_end, acc);
+        for (size_t k = k_begin; k < k_end; k++)
+            acc = fmaf(x[k], element(weight, n, k), acc);
+        return acc;
+    }
+    const bf16 *scales = weight->scale;
+    for (size_t k = k_begin, end; k < k_end; k = end) {
+        size_t group = k / 32;
+        end = (group + 1) * 32 < k_end ? (group + 1) * 32 : k_end;
+        float scale = bf16_to_f32(scales[(n / 32 * (weight->k / 32) + group) * 32 + n % 32]);
+        float part = 0.0f;
+        if (activation == KERNEL_INT8) {
+            acc = dot_of_integers(weight, x, n, k, end, scale, acc);
+            continue;
+        }
+        if (activation == KERNEL_BF16) {
+            acc = fma_flushed(dot_of_pairs(weight, x, n, k, end, part), scale, acc);
+            continue;
+        }
+        for (size_t i = k; i < end; i++)
+            part = fmaf(x[i], element(weight, n, i), part);
+        acc = fmaf(part, scale, acc);
+    }
+    return acc;
+}
+
+void linear_ref(const struct linear_args *args, struct kernel_ctx *ctx) {
+    (void)ctx;
+    size_t segments = args->segments, k = args->weight.k, n_count = args->weight.n;
+    KERNEL_CHECK(segments == 1 || segments == 2 || segments == 4 || segments == 8);
+    KERNEL_CHECK(k % segments == 0);
+    KERNEL_CHECK(args->weight.format != LINEAR_INT4 || k % 32 == 0);
+    KERNEL_CHECK(!args->add || args->batch == 1);
+
+    for (size_t b = 0; b < args->batch; b++) {
+        struct linear_weight weight = args->weight;
+        weight.data = (const char *)weight.data +
+                      b * linear_data_bytes(weight.format, weight.n, weight.k);
+        if (weight.scale)
+            weight.scale = (const char *)weight.scale +
+                           b * linear_scale_bytes(weight.format, weight.n, weight.k);
+        for (size_t t = 0; t < args->rows; t++) {
+            const float *x = args->x + b * args->x_batch_stride + t * args->x_stride;
+            float *y = args->y + b * args->y_batch_stride + t * args->y_stride;
+            for (size_t n = 0; n < n_count; n++) {
+                float part[KERNEL_SEGMENTS] = {0};
+                for (size_t s = 0; s < segments; s++) {
+                    part[s] = linear_ref_dot(&weight, args->activation, x, n, s * (k / segments),
+                                             (s + 1) * (k / segments));
+                    if (args->add)
+                        part[s] = args->add[(s * args->rows + t) * n_count + n] + part[s];
+                }
+                for (size_t apart = 1; apart < segments; apart *= 2)
+                    for (size_t s = 0; s < segments; s += 2 * apart)
+                        part[s] = part[s] + part[s + apart];
+                y[n] = part[0];
+            }
+        }
+    }
+}

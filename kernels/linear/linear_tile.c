@@ -1,0 +1,362 @@
+/* Products take x as chunks of 32 inputs, each the rows' parts one after the other: every row is
+ * then one constant away from one register, however far apart the caller's rows are. What is not
+ * packed so is copied, a stretch of k at a time; a row alone is its own copy. Sums live in
+ * registers over a segment, and in the tile where a stretch ends within one.
+ *
+ *     copy [chunk][row][32]
+ *
+ * One function, written for any format, activation and number of rows and compiled for each by
+ * inlining with constants; `format`, `narrow` and `rows` below are always such constants. */
+#include "linear/linear_tile.h"
+
+#include "linear/linear_int8.h"
+#include "simd/f32x16.h"
+
+/* Bytes of the copy, whatever the number of rows. It passes through the first-level cache beside
+ * the weights and need not fit there. */
+#define COPY_BYTES 32768u
+
+#define CHUNK LINEAR_CHUNK
+_Static_assert(CHUNK == INT4_GROUP, "a chunk is a group");
+
+typedef float tile_sums[LINEAR_TILE_ROWS][KERNEL_PANEL];
+
+/* A panel's weights from input k on. */
+struct panel {
+    const struct linear_weight *weight;
+    const void *data;
+    const void *scale;  /* of the group or block that input k is in */
+    uint32_t scale_end; /* the first input that is not of it */
+};
+
+/* Chunks of x that products can read, from the one that input k_begin is in. */
+struct stretch {
+    const char *chunks;
+    uint32_t k_begin, k_end;
+};
+
+static struct stretch copy_rows(void *copy, const struct linear_rows *x, uint32_t k_begin,
+                                uint32_t k_end);
+static void dot_stretch(struct linear_tile *tile, const struct linear_weight *weight,
+                        uint32_t panel_begin, uint32_t panel_count, uint32_t width,
+                        const struct linear_rows *x, const struct stretch *stretch);
+static struct panel panel_at(const struct linear_weight *weight, size_t idx, uint32_t k);
+static void panel_dot(const struct panel *panel, tile_sums sum, const struct linear_rows *x,
+                      const void *chunk, uint32_t k, uint32_t k_end, bool first);
+
+static size_t element_bytes(enum kernel_dtype dtype) {
+    return dtype == KERNEL_BF16 ? sizeof(bf16) : sizeof(float);
+}
+
+static size_t chunk_bytes(const struct linear_rows *x) {
+    return x->count * CHUNK * element_bytes(x->dtype);
+}
+
+void linear_tile_dot(struct linear_tile *tile, const struct linear_weight *weight,
+                     uint32_t panel_begin, uint32_t panel_count, uint32_t segments,
+                     const struct linear_rows *x) {
+    if (x->dtype == KERNEL_INT8) {
+        linear_int8_dot(tile, weight, panel_begin, panel_count, segments, x);
+        return;
+    }
+    _Alignas(64) char copy[COPY_BYTES];
+    const uint32_t width = weight->k / segments;
+    const void *packed = x->count == 1 && !x->packed ? x->row[0] : x->packed;
+    /* What is packed is read where it is, unless inputs outside a segment must read as zero. */
+    bool cuts_pairs = weight->format == LINEAR_BF16 && width % 2 != 0;
+    struct stretch stretch = {.k_end = 0};
+    uint32_t saved = x->dtype == KERNEL_BF16 ? f32x16_flush_begin() : 0;
+    for (uint32_t k = 0; k < weight->k; k = stretch.k_end) {
+        if (cuts_pairs)
+            stretch = copy_rows(copy, x, k, k - k % width + width);
+        else if (packed)
+            stretch = (struct stretch){packed, 0, weight->k};
+        else
+            stretch = copy_rows(copy, x, k, weight->k);
+        dot_stretch(tile, weight, panel_begin, panel_count, width, x, &stretch);
+    }
+    if (x->dtype == KERNEL_BF16) f32x16_flush_end(saved);
+}
+
+/* Panel by panel, the segments in it one after the other: memory is read in order. */
+static void dot_stretch(struct linear_tile *tile, const struct linear_weight *weight,
+                        uint32_t panel_begin, uint32_t panel_count, uint32_t width,
+                        const struct linear_rows *x, const struct stretch *stretch) {
+    for (uint32_t p = 0; p < panel_count; p++) {
+        for (uint32_t k = stretch->k_begin, end; k < stretch->k_end; k = end) {
+            uint32_t segment = k / width;
+            end = (segment + 1) * width < stretch->k_end ? (segment + 1) * width : stretch->k_end;
+            struct panel panel = panel_at(weight, panel_begin + p, k);
+            const char *chunk = stretch->chunks +
+                                (k / CHUNK - stretch->k_begin / CHUNK) * chunk_bytes(x);
+            panel_dot(&panel, tile[segment].sum[p], x, chunk, k, end, k == segment * width);
+        }
+    }
+}
+
+void linear_tile_narrow(enum kernel_dtype dtype, void *out, size_t chunk_stride, const float *x,
+                        uint32_t k) {
+    char *to = out;
+    uint32_t i = 0;
+    for (; i + CHUNK <= k; i += CHUNK, to += chunk_stride) {
+        if (dtype == KERNEL_INT8)
+            linear_int8_round((struct linear_int8_group *)(void *)to, x + i);
+        else
+            bf16x32_store((bf16 *)(void *)to,
+                          bf16x32_round(f32x16_load(x + i), f32x16_load(x + i + 16)));
+    }
+    if (i == k) return;
+    float rest[CHUNK] = {0};
+    memcpy(rest, x + i, (k - i) * sizeof(float));
+    linear_tile_narrow(dtype, to, chunk_stride, rest, CHUNK);
+}
+
+/* Row r's part of the chunk that begins with input k. */
+static const char *chunk_of(const struct linear_rows *x, uint32_t r, uint32_t k) {
+    size_t bytes = element_bytes(x->dtype);
+    if (!x->packed) return (const char *)x->row[r] + k * bytes;
+    return (const char *)x->packed + ((size_t)k * x->count + r * CHUNK) * bytes;
+}
+
+/* The chunks of inputs from k_begin on, as many as there is room for. What a chunk holds of inputs
+ * outside is zero. */
+static struct stretch copy_rows(void *copy, const struct linear_rows *x, uint32_t k_begin,
+                                uint32_t k_end) {
+    size_t bytes = element_bytes(x->dtype), row_bytes = CHUNK * bytes;
+    uint32_t room = (uint32_t)(COPY_BYTES / (x->count * row_bytes)) * CHUNK;
+    uint32_t first = k_begin - k_begin % CHUNK;
+    uint32_t end = k_end - first > room ? first + room : k_end;
+    char *to = copy;
+    for (uint32_t k = first; k < end; k += CHUNK) {
+        if (k >= k_begin && k + CHUNK <= end) {
+            for (uint32_t r = 0; r < x->count; r++) {
+                const char *from = chunk_of(x, r, k);
+                for (size_t i = 0; i < row_bytes; i += 64, to += 64)
+                    bf16x32_store((bf16 *)(void *)to, bf16x32_load(from + i));
+            }
+            continue;
+        }
+        uint32_t begin = k < k_begin ? k_begin : k;
+        uint32_t count = (end < k + CHUNK ? end : k + CHUNK) - begin;
+        for (uint32_t r = 0; r < x->count; r++, to += row_bytes) {
+            memset(to, 0, row_bytes);
+            memcpy(to + (begin - k) * bytes, chunk_of(x, r, k) + (begin - k) * bytes,
+                   count * bytes);
+        }
+    }
+    return (struct stretch){copy, k_begin, end};
+}
+
+/* Of BF16 the pair that input k is in. */
+static struct panel panel_at(const struct linear_weight *weight, size_t idx, uint32_t k) {
+    size_t panel_bytes = linear_data_bytes(weight->format, KERNEL_PANEL, weight->k);
+    uint32_t data_k = weight->format == LINEAR_BF16 ? k & ~1u : k;
+    struct panel panel = {
+        .weight = weight,
+        .data = (const char *)weight->data + idx * panel_bytes +
+                linear_data_bytes(weight->format, KERNEL_PANEL, data_k),
+        .scale_end = UINT32_MAX,
+    };
+    if (weight->format == LINEAR_INT4) {
+        size_t group = idx * (weight->k / INT4_GROUP) + k / INT4_GROUP;
+        panel.scale = (const bf16 *)weight->scale + group * KERNEL_PANEL;
+        panel.scale_end = k - k % INT4_GROUP + INT4_GROUP;
+    } else if (weight->format == LINEAR_FP8) {
+        uint32_t at = weight->block_begin + k;
+        size_t block = idx * linear_fp8_blocks(weight->k) + at / FP8_BLOCK;
+        panel.scale = (const float *)weight->scale + block * KERNEL_PANEL;
+        panel.scale_end = k + FP8_BLOCK - at % FP8_BLOCK;
+    }
+    return panel;
+}
+
+/* Inputs that are unpacked at once, and the bytes of a panel's weights for them. */
+F32X16_INLINE uint32_t inputs_of(const enum linear_format format) {
+    return format == LINEAR_INT4 ? 4 : format == LINEAR_BF16 ? 2 : 1;
+}
+F32X16_INLINE size_t bytes_of(const enum linear_format format) {
+    return format == LINEAR_FP8 ? 32 : format == LINEAR_INT4 ? 64 : 128;
+}
+
+/* How far ahead weights are asked for, into the second-level cache: a core does not look far enough
+ * by itself and would wait for memory at every line. Into the first level costs a row alone a tenth
+ * of what it reads. Unpacking INT4 leaves room for few lines under way, so they must be asked for
+ * earlier; as early, BF16 is read a third slower. */
+F32X16_INLINE size_t ahead_of(const enum linear_format format) {
+    return format == LINEAR_INT4 ? 10240 : 3072;
+}
+
+/* The weights of inputs_of(format) inputs as pairs: w[2 i], w[2 i + 1] are pair i of the panel. */
+F32X16_INLINE void load_pairs(const enum linear_format format, const char *data, bf16x32 w[4]) {
+    if (format == LINEAR_INT4) {
+        bf16x32_int4((const uint8_t *)data, w);
+    } else {
+        w[0] = bf16x32_load(data);
+        w[1] = bf16x32_load(data + 64);
+    }
+}
+
+/* The same as f32: w[2 i], w[2 i + 1] are input i. */
+F32X16_INLINE void load_floats(const enum linear_format format, const char *data,
+                               const f32x16 scale[2], f32x16 w[8]) {
+    if (format == LINEAR_F32) {
+        w[0] = f32x16_load((const float *)(const void *)data);
+        w[1] = f32x16_load((const float *)(const void *)data + 16);
+    } else if (format == LINEAR_FP8) {
+        f32x16_panel_fp8((const uint8_t *)data, w);
+        w[0] = f32x16_mul(w[0], scale[0]);
+        w[1] = f32x16_mul(w[1], scale[1]);
+    } else {
+        bf16x32 pairs[4];
+        load_pairs(format, data, pairs);
+        F32X16_UNROLL
+        for (uint32_t i = 0; i < inputs_of(format); i++) {
+            w[2 * i] = i % 2 ? bf16x32_odd(pairs[i - 1]) : bf16x32_even(pairs[i]);
+            w[2 * i + 1] = i % 2 ? bf16x32_odd(pairs[i]) : bf16x32_even(pairs[i + 1]);
+        }
+    }
+}
+
+/* FP8 codes come divided by 256, which the scale makes up for: powers of two round nothing, so that
+ * the one rounding is that of value * scale. */
+F32X16_INLINE void load_scale(const enum linear_format format, const void *scale, f32x16 out[2]) {
+    const f32x16 divided_by = f32x16_set1(256.0f);
+    if (format == LINEAR_INT4) {
+        out[0] = f32x16_load_bf16(scale);
+        out[1] = f32x16_load_bf16((const bf16 *)scale + 16);
+    } else if (format == LINEAR_FP8) {
+        out[0] = f32x16_mul(f32x16_load(scale), divided_by);
+        out[1] = f32x16_mul(f32x16_load((const float *)scale + 16), divided_by);
+    }
+}
+
+/* acc[r] += the inputs at data times those of the rows at x, which stand a chunk apart. */
+F32X16_INLINE void multiply(const enum linear_format format, const bool narrow, const uint32_t rows,
+                            const char *data, const f32x16 scale[2], const void *x,
+                            f32x16 acc[LINEAR_TILE_ROWS][2]) {
+    if (narrow) {
+        bf16x32 w[4];
+        load_pairs(format, data, w);
+        F32X16_UNROLL
+        for (uint32_t i = 0; i < inputs_of(format); i += 2) {
+            F32X16_UNROLL
+            for (uint32_t r = 0; r < rows; r++) {
+                bf16x32 pair = bf16x32_pair((const bf16 *)x + r * CHUNK + i);
+                acc[r][0] = f32x16_dot(acc[r][0], pair, w[i]);
+                acc[r][1] = f32x16_dot(acc[r][1], pair, w[i + 1]);
+            }
+        }
+    } else {
+        f32x16 w[8];
+        load_floats(format, data, scale, w);
+        F32X16_UNROLL
+        for (uint32_t i = 0; i < inputs_of(format); i++) {
+            F32X16_UNROLL
+            for (uint32_t r = 0; r < rows; r++) {
+                f32x16 value = f32x16_set1(((const float *)x)[r * CHUNK + i]);
+                acc[r][0] = f32x16_fma(value, w[2 * i], acc[r][0]);
+                acc[r][1] = f32x16_fma(value, w[2 * i + 1], acc[r][1]);
+            }
+        }
+    }
+}
+
+/* One chain over k; of INT4 one a group, and one over the groups. chunk: the one that k is in. */
+F32X16_INLINE void dot(const enum linear_format format, const bool narrow, const uint32_t rows,
+                       const struct panel *panel, tile_sums sum, const void *chunk, uint32_t k,
+                       uint32_t k_end, bool first) {
+    const size_t x_bytes = narrow ? sizeof(bf16) : sizeof(float);
+    const char *data = panel->data, *scales = panel->scale, *x = chunk;
+    uint32_t scale_end = panel->scale_end;
+    f32x16 total[LINEAR_TILE_ROWS][2], part[LINEAR_TILE_ROWS][2], scale[2];
+    f32x16(*acc)[2] = format == LINEAR_INT4 ? part : total;
+    F32X16_UNROLL
+    for (uint32_t r = 0; r < rows; r++) {
+        total[r][0] = first ? f32x16_zero() : f32x16_load(sum[r]);
+        total[r][1] = first ? f32x16_zero() : f32x16_load(sum[r] + 16);
+    }
+    if (format == LINEAR_FP8) load_scale(format, scales, scale);
+    k -= format == LINEAR_BF16 ? k % 2 : 0;
+    while (k < k_end) {
+        if (format == LINEAR_INT4) {
+            __builtin_prefetch(scales + ahead_of(format) / 8, 0, 2); /* 64 bytes to 512 of data */
+            load_scale(format, scales, scale);
+            F32X16_UNROLL
+            for (uint32_t r = 0; r < rows; r++)
+                part[r][0] = part[r][1] = f32x16_zero();
+        }
+        uint32_t chunk_end = k - k % CHUNK + CHUNK;
+        uint32_t end = chunk_end < k_end ? chunk_end : k_end;
+        if (format == LINEAR_FP8 && scale_end < end) end = scale_end;
+        const char *at = x + k % CHUNK * x_bytes;
+        for (; k < end; k += inputs_of(format)) {
+            __builtin_prefetch(data + ahead_of(format), 0, 2);
+            if (bytes_of(format) > 64) __builtin_prefetch(data + ahead_of(format) + 64, 0, 2);
+            multiply(format, narrow, rows, data, scale, at, acc);
+            data += bytes_of(format);
+            at += inputs_of(format) * x_bytes;
+        }
+        if (k >= chunk_end) x += rows * CHUNK * x_bytes;
+        if (format == LINEAR_INT4) {
+            scales += KERNEL_PANEL * sizeof(bf16);
+            F32X16_UNROLL
+            for (uint32_t r = 0; r < rows; r++) {
+                for (uint32_t half = 0; half < 2; half++)
+                    total[r][half] = narrow
+                                         ? f32x16_fma_flushed(part[r][half], scale[half],
+                                                              total[r][half])
+                                         : f32x16_fma(part[r][half], scale[half], total[r][half]);
+            }
+        }
+        if (format == LINEAR_FP8 && k == scale_end) {
+            scales += KERNEL_PANEL * sizeof(float);
+            scale_end += FP8_BLOCK;
+            if (k < k_end) load_scale(format, scales, scale);
+        }
+    }
+    F32X16_UNROLL
+    for (uint32_t r = 0; r < rows; r++) {
+        f32x16_store(sum[r], total[r][0]);
+        f32x16_store(sum[r] + 16, total[r][1]);
+    }
+}
+
+#define DOT(format, narrow, rows) dot(format, narrow, rows, panel, sum, chunk, k, k_end, first)
+#define FOR_ROWS(rows)                                                                             \
+    case rows:                                                                                     \
+        if (narrow && format == LINEAR_BF16) DOT(LINEAR_BF16, true, rows);                         \
+        if (narrow && format == LINEAR_INT4) DOT(LINEAR_INT4, true, rows);                         \
+        if (narrow) break;                                                                         \
+        if (format == LINEAR_F32) DOT(LINEAR_F32, false, rows);                                    \
+        if (format == LINEAR_BF16) DOT(LINEAR_BF16, false, rows);                                  \
+        if (format == LINEAR_INT4) DOT(LINEAR_INT4, false, rows);                                  \
+        if (format == LINEAR_FP8) DOT(LINEAR_FP8, false, rows);                                    \
+        break;
+
+/* Not inlined: nothing of it may leave the stretch in which subnormal numbers are zero. */
+__attribute__((noinline)) static void panel_dot(const struct panel *panel, tile_sums sum,
+                                                const struct linear_rows *x, const void *chunk,
+                                                uint32_t k, uint32_t k_end, bool first) {
+    enum linear_format format = panel->weight->format;
+    bool narrow = x->dtype == KERNEL_BF16;
+    KERNEL_CHECK(linear_activation(format, x->dtype) == x->dtype);
+    switch (x->count) {
+        FOR_ROWS(1)
+        FOR_ROWS(2)
+        FOR_ROWS(3)
+#if LINEAR_TILE_ROWS > 3
+        FOR_ROWS(4)
+#endif
+#if LINEAR_TILE_ROWS > 4
+        FOR_ROWS(5)
+        FOR_ROWS(6)
+        FOR_ROWS(7)
+        FOR_ROWS(8)
+        FOR_ROWS(9)
+        FOR_ROWS(10)
+        FOR_ROWS(11)
+        FOR_ROWS(12)
+#endif
+    default: KERNEL_CHECK(x->count == 0);
+    }
+}

@@ -1,0 +1,318 @@
+/* A query is a row and a head; a group is up to 128 queries of one sequence, some rows and some
+ * heads. An item is a group and a block of the cache: each page is read once for all the queries of
+ * a group. What an item computes depends on nothing else, so items run in any order, on any thread;
+ * only their merging has an order.
+ *
+ *     many groups   a task walks a group's blocks and merges each at once
+ *     few groups    items are spread over the threads, as many at a time as there is room for their
+ *                   results; then these are merged, each query by one thread, blocks ascending
+ *
+ * Rows of a chain see the same tokens at the same positions and differ in where they end. Rows of
+ * a tree do so only up to the block in which the tree begins; from there on a row gathers its own
+ * path. What a query computes never depends on which queries share its group. */
+#include "mla_tree/mla_tree.h"
+
+#include <stdbool.h>
+
+#include "mla_tree/mla_block.h"
+#include "simd/f32x16_math.h"
+#include "team.h"
+
+#define PATH_MAX_TOK 64u
+
+struct group {
+    const struct mla_sequence *seq;
+    uint32_t row_begin, row_count; /* of the sequence */
+    uint32_t head_begin, head_count;
+    uint32_t block_count;
+};
+
+struct item {
+    uint32_t group;
+    uint32_t block;
+};
+
+struct job {
+    const struct mla_tree_args *args;
+    struct mla_tree_scratch scratch;
+    uint32_t threads;
+    struct mla_tree_split split;
+    uint32_t group_count;
+    uint32_t stride; /* from a thread's block to its next one, as a rule */
+    struct item item[TEAM_THREADS_MAX * MLA_WAITING]; /* of few groups, those under way */
+    uint32_t item_count;
+};
+
+static struct group group_at(const struct job *job, uint32_t idx);
+static void run_group(void *arg, uint32_t task, uint32_t thread);
+static void run_split(struct job *job, struct kernel_team *team);
+static void run_item(void *arg, uint32_t task, uint32_t thread);
+static void run_merge(void *arg, uint32_t task, uint32_t thread);
+static void load_queries(const struct job *job, const struct group *group, uint32_t thread);
+static void attend(const struct job *job, const struct group *group, uint32_t block,
+                   uint32_t thread, const struct mla_partial *partial);
+static void merge(const struct job *job, const struct group *group, uint32_t query, uint32_t block,
+                  const struct mla_partial *partial, const struct mla_partial *merged);
+
+static uint32_t divide_up(uint32_t a, uint32_t b) {
+    return a / b + (a % b != 0);
+}
+
+static uint32_t min_u32(uint32_t a, uint32_t b) {
+    return a < b ? a : b;
+}
+
+CPU_OP(mla_tree) {
+    KERNEL_CHECK(args->latent_dim % 16 == 0 && args->rope_dim % 16 == 0);
+    KERNEL_CHECK(
+        args->activation == KERNEL_F32 ||
+        (args->kv_dtype == KERNEL_BF16 && args->latent_dim % 32 == 0 && args->rope_dim % 32 == 0));
+    KERNEL_CHECK(args->heads >= 1 && args->page_tok >= 1);
+    struct job job;
+    job.args = args;
+    job.threads = team_threads(ctx->team);
+    KERNEL_CHECK(mla_tree_scratch_lay(&job.scratch, ctx->scratch, job.threads, args->latent_dim,
+                                      args->rope_dim) <= ctx->scratch_bytes);
+    job.split = mla_tree_split(args);
+    job.group_count = 0;
+    for (uint32_t s = 0; s < args->sequence_count; s++)
+        job.group_count += mla_tree_groups(&job.split, &args->sequences[s]);
+    bool split = job.threads > 1 && job.group_count < MLA_SPLIT_GROUPS * job.threads;
+    job.stride = split ? job.threads : 1;
+    if (!split)
+        team_run(ctx->team, run_group, &job, job.group_count);
+    else
+        run_split(&job, ctx->team);
+}
+
+static uint32_t positions_of(const struct mla_sequence *seq, uint32_t row) {
+    if (!seq->ancestors) return seq->committed + row + 1;
+    return seq->committed + (uint32_t)__builtin_popcountll(seq->ancestors[row]);
+}
+
+static struct group group_at(const struct job *job, uint32_t idx) {
+    const struct mla_tree_split *split = &job->split;
+    const struct mla_sequence *seq = job->args->sequences;
+    for (uint32_t count; idx >= (count = mla_tree_groups(split, seq)); seq++)
+        idx -= count;
+    struct group group = {.seq = seq};
+    group.row_begin = idx / split->head_parts * split->rows;
+    group.row_count = min_u32(seq->row_count - group.row_begin, split->rows);
+    group.head_begin = idx % split->head_parts * split->heads;
+    group.head_count = min_u32(job->args->heads - group.head_begin, split->heads);
+    for (uint32_t row = 0; row < group.row_count; row++) {
+        uint32_t blocks = divide_up(positions_of(seq, group.row_begin + row), MLA_BLOCK_TOK);
+        if (blocks > group.block_count) group.block_count = blocks;
+    }
+    return group;
+}
+
+static struct mla_partial partial_at(float *base, uint32_t idx, size_t floats) {
+    float *at = base + idx * floats;
+    return (struct mla_partial){at, at + MLA_QUERIES, at + (size_t)2 * MLA_QUERIES};
+}
+
+static void run_group(void *arg, uint32_t task, uint32_t thread) {
+    const struct job *job = arg;
+    const struct mla_tree_scratch *scratch = &job->scratch;
+    struct group group = group_at(job, task);
+    struct mla_partial partial = partial_at(scratch->partial, thread, scratch->partial_floats);
+    struct mla_partial merged = partial_at(scratch->merged, thread, scratch->merged_floats);
+    load_queries(job, &group, thread);
+    for (uint32_t block = 0; block < group.block_count; block++) {
+        attend(job, &group, block, thread, &partial);
+        for (uint32_t q = 0; q < group.row_count * group.head_count; q++)
+            merge(job, &group, q, block, &partial, &merged);
+    }
+}
+
+/* ============================== few groups ==================================================== */
+
+static void run_split(struct job *job, struct kernel_team *team) {
+    const uint32_t room = job->threads * MLA_WAITING;
+    job->item_count = 0;
+    for (uint32_t g = 0; g < job->group_count; g++) {
+        struct group group = group_at(job, g);
+        for (uint32_t block = 0; block < group.block_count; block++) {
+            job->item[job->item_count++] = (struct item){g, block};
+            bool last = g + 1 == job->group_count && block + 1 == group.block_count;
+            if (job->item_count < room && !last) continue;
+            team_run(team, run_item, job, job->item_count);
+            team_run(team, run_merge, job, job->threads);
+            job->item_count = 0;
+        }
+    }
+}
+
+static void run_item(void *arg, uint32_t task, uint32_t thread) {
+    const struct job *job = arg;
+    struct group group = group_at(job, job->item[task].group);
+    struct mla_partial partial = partial_at(job->scratch.partial, task,
+                                            job->scratch.partial_floats);
+    load_queries(job, &group, thread);
+    attend(job, &group, job->item[task].block, thread, &partial);
+}
+
+/* A task's share of every group's queries. */
+static void run_merge(void *arg, uint32_t task, uint32_t thread) {
+    (void)thread;
+    const struct job *job = arg;
+    const struct mla_tree_scratch *scratch = &job->scratch;
+    for (uint32_t i = 0; i < job->item_count; i++) {
+        const struct item *item = &job->item[i];
+        struct group group = group_at(job, item->group);
+        struct mla_partial partial = partial_at(scratch->partial, i, scratch->partial_floats);
+        struct mla_partial merged = partial_at(scratch->merged, item->group,
+                                               scratch->merged_floats);
+        uint32_t queries = group.row_count * group.head_count;
+        for (uint32_t q = task; q < queries; q += job->threads)
+            merge(job, &group, q, item->block, &partial, &merged);
+    }
+}
+
+/* ============================== a group and a block =========================================== */
+
+static size_t out_at(const struct job *job, const struct group *group, uint32_t query) {
+    size_t t = (size_t)group->seq->row_begin + group->row_begin + query / group->head_count;
+    size_t head = group->head_begin + query % group->head_count;
+    return (t * job->args->heads + head) * job->args->latent_dim;
+}
+
+/* Latent and rope part of each query next to each other, as products take them. */
+static void load_queries(const struct job *job, const struct group *group, uint32_t thread) {
+    const struct mla_tree_args *args = job->args;
+    uint32_t dim = args->latent_dim + args->rope_dim;
+    char *to = job->scratch.query + thread * job->scratch.query_bytes;
+    for (uint32_t q = 0; q < group->row_count * group->head_count; q++) {
+        size_t t = (size_t)group->seq->row_begin + group->row_begin + q / group->head_count;
+        size_t head = group->head_begin + q % group->head_count;
+        const float *part[2] = {args->q_latent + out_at(job, group, q),
+                                args->q_rope + t * args->q_rope_row_stride +
+                                    head * args->q_rope_head_stride};
+        for (uint32_t i = 0; i < dim; i += 16) {
+            const float *from = i < args->latent_dim ? part[0] + i : part[1] + i - args->latent_dim;
+            if (args->activation == KERNEL_F32)
+                f32x16_store((float *)(void *)to + q * dim + i, f32x16_load(from));
+            else if (i % 32 == 0)
+                bf16x32_store((bf16 *)(void *)to + q * dim + i,
+                              bf16x32_round(f32x16_load(from), f32x16_load(from + 16)));
+        }
+    }
+}
+
+/* The tokens of positions [begin, begin + count). path: the tokens behind the committed ones, or
+ * NULL where a position is its own token. f32 sums of a bf16 cache take them from `widened`. */
+static void find_tokens(const struct job *job, const struct mla_sequence *seq, const uint32_t *path,
+                        uint32_t begin, uint32_t count, float *widened, const void **tok_out) {
+    const struct mla_tree_args *args = job->args;
+    size_t dim = (size_t)args->latent_dim + args->rope_dim;
+    size_t bytes = args->kv_dtype == KERNEL_F32 ? sizeof(float) : sizeof(bf16);
+    bool widen = args->kv_dtype == KERNEL_BF16 && args->activation == KERNEL_F32;
+    for (uint32_t j = 0; j < count; j++) {
+        uint32_t tok = begin + j;
+        if (path && tok >= seq->committed) tok = seq->committed + path[tok - seq->committed];
+        size_t slot = (size_t)seq->page[tok / args->page_tok] * args->page_tok +
+                      tok % args->page_tok;
+        tok_out[j] = (const char *)args->kv + slot * dim * bytes;
+        if (!widen) continue;
+        float *to = widened + j * dim;
+        for (size_t i = 0; i < dim; i += 16)
+            f32x16_store(to + i, f32x16_load_bf16((const bf16 *)tok_out[j] + i));
+        tok_out[j] = to;
+    }
+    for (uint32_t j = count; j % 16 != 0; j++)
+        tok_out[j] = tok_out[count - 1];
+}
+
+static uint32_t tokens_seen(uint32_t positions, uint32_t begin) {
+    return positions > begin ? min_u32(positions - begin, MLA_BLOCK_TOK) : 0;
+}
+
+/* A tree's row at and behind the block in which the tree begins. */
+static void attend_row(const struct job *job, const struct mla_sequence *seq, uint32_t row,
+                       uint32_t begin, struct mla_block *block, float *widened, float *weights,
+                       const struct mla_partial *partial) {
+    uint32_t path[PATH_MAX_TOK], depth = 0;
+    for (uint64_t left = seq->ancestors[row]; left != 0; left &= left - 1)
+        path[depth++] = (uint32_t)__builtin_ctzll(left);
+    uint32_t count = tokens_seen(seq->committed + depth, begin);
+    if (count == 0) return;
+    find_tokens(job, seq, path, begin, count, widened, block->tok);
+    mla_block_attend(block, weights, partial);
+}
+
+static void attend(const struct job *job, const struct group *group, uint32_t block_idx,
+                   uint32_t thread, const struct mla_partial *partial) {
+    const struct mla_tree_args *args = job->args;
+    const struct mla_tree_scratch *scratch = &job->scratch;
+    const uint32_t begin = block_idx * MLA_BLOCK_TOK, heads = group->head_count;
+    float *widened = scratch->block + thread * scratch->block_floats;
+    float *weights = scratch->weights + thread * scratch->weights_floats;
+    char *query = scratch->query + thread * scratch->query_bytes;
+    uint32_t seen[MLA_QUERIES], furthest = 0;
+    for (uint32_t row = 0; row < group->row_count; row++) {
+        uint32_t count = tokens_seen(positions_of(group->seq, group->row_begin + row), begin);
+        furthest = count > furthest ? count : furthest;
+        for (uint32_t h = 0; h < heads; h++)
+            seen[row * heads + h] = count;
+    }
+    struct mla_block block = {
+        .dtype = args->activation,
+        .latent_dim = args->latent_dim,
+        .rope_dim = args->rope_dim,
+        .scale = args->scale,
+        .query = query,
+        .query_count = group->row_count * heads,
+        .tok_count = seen,
+    };
+    if (!group->seq->ancestors || begin + MLA_BLOCK_TOK <= group->seq->committed) {
+        find_tokens(job, group->seq, NULL, begin, furthest, widened, block.tok);
+        uint32_t ahead = begin + job->stride * MLA_BLOCK_TOK;
+        block.has_ahead = args->activation == KERNEL_BF16 &&
+                          ahead + MLA_BLOCK_TOK <= group->seq->committed;
+        if (block.has_ahead)
+            find_tokens(job, group->seq, NULL, ahead, MLA_BLOCK_TOK, NULL, block.ahead);
+        mla_block_attend(&block, weights, partial);
+        return;
+    }
+    size_t query_bytes = scratch->query_bytes / MLA_QUERIES /
+                         (args->activation == KERNEL_BF16 ? 2 : 1);
+    block.query_count = heads;
+    for (uint32_t row = 0; row < group->row_count; row++) {
+        uint32_t first = row * heads;
+        block.query = query + first * query_bytes;
+        block.tok_count = seen + first;
+        attend_row(job, group->seq, group->row_begin + row, begin, &block, widened, weights,
+                   &(struct mla_partial){partial->max + first, partial->sum + first,
+                                         partial->values + (size_t)first * args->latent_dim});
+    }
+}
+
+/* A query's part of a block, into `merged` and out; after its last block, the division. */
+static void merge(const struct job *job, const struct group *group, uint32_t query, uint32_t block,
+                  const struct mla_partial *partial, const struct mla_partial *merged) {
+    uint32_t row = group->row_begin + query / group->head_count;
+    uint32_t blocks = divide_up(positions_of(group->seq, row), MLA_BLOCK_TOK);
+    if (block >= blocks) return;
+    uint32_t dim = job->args->latent_dim;
+    float *out = job->args->out + out_at(job, group, query);
+    const float *values = partial->values + (size_t)query * dim;
+    if (block == 0) {
+        merged->max[query] = -INFINITY;
+        merged->sum[query] = 0.0f;
+        memset(out, 0, dim * sizeof(float));
+    }
+    float old_max = merged->max[query], new_max = partial->max[query];
+    float max = old_max > new_max ? old_max : new_max;
+    float factor[16] = {old_max - max, new_max - max};
+    f32x16_store(factor, f32x16_exp(f32x16_load(factor)));
+    float sum = fmaf(merged->sum[query], factor[0], partial->sum[query] * factor[1]);
+    merged->max[query] = max;
+    merged->sum[query] = sum;
+    f32x16 keep = f32x16_set1(factor[0]), take = f32x16_set1(factor[1]), by = f32x16_set1(sum);
+    for (uint32_t i = 0; i < dim; i += 16) {
+        f32x16 o = f32x16_fma(f32x16_load(out + i), keep,
+                              f32x16_mul(f32x16_load(values + i), take));
+        f32x16_store(out + i, block + 1 == blocks ? f32x16_div(o, by) : o);
+    }
+}

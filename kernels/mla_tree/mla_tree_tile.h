@@ -1,0 +1,43 @@
+/* The shared memory of a block of the CUDA variant, known to its kernel and to the plan. Private to
+ * mla_tree. */
+#ifndef ESPALIER_MLA_TREE_TILE_H
+#define ESPALIER_MLA_TREE_TILE_H
+
+#include "mla_tree/mla_tree_cuda.h"
+
+/* name, queries, positions a stage, stages. At Kimi's 512 + 64 the first two fit into the 99 KiB of
+ * an sm_120 block, the third into the 227 KiB of sm_90. */
+#define MLA_CUDA_TILES(X)                                                                          \
+    X(MLA_TILE_16, 16, 32, 2)                                                                      \
+    X(MLA_TILE_32, 32, 16, 3)                                                                      \
+    X(MLA_TILE_64, 64, 32, 3)
+
+#define MLA_WARPS         (MLA_CUDA_THREADS / 32)
+#define MLA_PAD           8u /* bf16s after a line: eight lines then lie in different banks */
+#define MLA_PARTIAL_STATS 2u /* maximum, sum */
+
+struct mla_tile_shape {
+    uint32_t queries, tok, stages;
+};
+
+/* Products of 16 queries x 8 positions a tile has; warps beyond them share the inner dimension. */
+static inline uint32_t mla_tile_products(struct mla_tile_shape shape) {
+    return shape.queries / 16 * (shape.tok / 8);
+}
+
+static inline uint32_t mla_tile_inner_parts(struct mla_tile_shape shape) {
+    uint32_t products = mla_tile_products(shape);
+    return products < MLA_WARPS ? MLA_WARPS / products : 1;
+}
+
+static inline size_t mla_tile_shared_bytes(struct mla_tile_shape shape, uint32_t latent_dim,
+                                           uint32_t rope_dim) {
+    size_t line = (size_t)latent_dim + rope_dim + MLA_PAD;
+    size_t halves = (shape.queries + (size_t)shape.tok * shape.stages) * line +
+                    (size_t)shape.queries * (shape.tok + MLA_PAD);
+    size_t floats = (size_t)mla_tile_inner_parts(shape) * shape.queries * shape.tok +
+                    3 * (size_t)shape.queries;
+    return halves * sizeof(bf16) + floats * sizeof(float);
+}
+
+#endif

@@ -1,0 +1,27 @@
+#!/usr/bin/env bash
+# Build bench_gpu for both architectures, as a program that needs a driver and nothing else: to be
+# made here and run where a GPU is (run.sh). Needs nvcc, no GPU.
+#
+#   tests/gpu/build.sh BUILD OUT
+#
+# BUILD is a configured and built tree, of any build type; better an optimised one, since the CPU's
+# kernels come from it. OUT: where the program goes.
+set -eu -o pipefail
+build=$(cd "${1:?usage: build.sh BUILD OUT}" && pwd)
+out=$(realpath -m "${2:?usage: build.sh BUILD OUT}")
+cd "$(dirname "$0")/../.."
+command -v nvcc >/dev/null || { echo "build.sh: nvcc is not on PATH" >&2; exit 78; }
+scratch=$(mktemp -d /tmp/espalier-nvcc-XXXXXX)
+trap 'rm -rf "$scratch"' EXIT
+objects=()
+for op in linear mla_tree moe_experts; do
+    cc -std=gnu11 -O2 -Ikernels -c "kernels/$op/${op}_cuda_plan.c" -o "$scratch/${op}_plan.o"
+    objects+=("$scratch/${op}_plan.o")
+done
+for source in kernels/{linear,mla_tree,moe_experts}/*_cuda.cu tests/gpu/*.cu; do
+    object=$scratch/$(basename "$source").o
+    nvcc -std=c++20 -O3 -fmad=false -gencode arch=compute_90a,code=sm_90a \
+        -gencode arch=compute_120a,code=sm_120a -Ikernels -Itests/gpu -c "$source" -o "$object"
+    objects+=("$object")
+done
+nvcc -cudart static -o "$out" "${objects[@]}" "$build/kernels/libespalier_kernels.a" -lpthread -lm

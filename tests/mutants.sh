@@ -1,0 +1,29 @@
+#!/usr/bin/env bash
+# A test of the tests, file by file: each mistake of mutants.txt is made in a copy of one source
+# file, compiled, linked in front of the libraries of the test that the line names, and that test
+# must fail. Among them are the mistakes that others' draft trees were published with. What the
+# simulator must find has a list of its own (sim/mutants.sh), and so have GPU kernels
+# (simt/mutants.sh).
+#
+#   tests/mutants.sh BUILD [NAME...]
+#
+# BUILD is a configured and built tree (Ninja), as of `cmake --preset dev`.
+set -u
+source=$(cd "$(dirname "$0")/.." && pwd)
+build=$(cd "${1:?usage: mutants.sh BUILD [NAME...]}" && pwd) || exit 64
+shift
+. "$source/tests/mutants_common.sh"
+SECONDS_MAX=120
+
+judge() {
+    local output status
+    output=$(timeout "$SECONDS_MAX" "$1" 2>&1)
+    status=$?
+    verdict=$(grep -E -m 1 '^\[  FAILED  \] [a-z]|: token [0-9]+: |CHECK' <<<"$output" | cut -c 1-100)
+    verdict="$target: ${verdict:-it ends with status $status}"
+    [ "$status" -ne 0 ] || { verdict="MISSED by $target"; return 1; }
+}
+
+try_all "$source/tests/mutants.txt" "$@"
+echo "$caught mutants caught, $missed not"
+[ "$missed" -eq 0 ]

@@ -1,0 +1,85 @@
+# What all lists of mutants need; sourced by the scripts mutants.sh, which say
+#
+#   folder    of the sources that mistakes are made in
+#   target    that holds them, as ninja knows it
+#   program   that is linked anew with a mutant in front, relative to the build
+#   judge PROGRAM   runs a mutant and says in $verdict how it was caught; fails where it was not
+#
+# or give try_all a list that says it mutant by mutant.
+#
+# How a file is compiled and the program linked is asked of ninja, so that it stays true whatever
+# the flags are.
+
+# compile FILE OBJECT: as the build compiles the original, warnings apart. A header of kernels/cuda
+# is compiled with the op's kernel, which must find this one first.
+compile() {
+    local command unit=$1
+    case "$1" in *.cuh) unit=$source/$folder/${folder##*/}_cuda.cu ;; esac
+    command=$(ninja -C "$build" -t commands "$target" |
+        grep -E "/$folder/$(basename "$unit")( |\$)")
+    command=$(sed -E "s@ -MF [^ ]+@@; s@ -MT [^ ]+@@; s@ -MD@@; s@ -o [^ ]+@ -o $2@;
+                      s@ -c [^ ]+@ -w -Wno-error -iquote $scratch -I$source/$folder -c $unit@" \
+        <<<"$command")
+    # ccache does not notice a header that comes to lie in front of another.
+    (cd "$build" && CCACHE_DISABLE=1 eval "$command")
+}
+
+# link_mutant OBJECT PROGRAM
+link_mutant() {
+    (cd "$build" && eval "${link/-o ${program//\//\\/}/$1 -o $2}")
+}
+
+# try NAME FILE SCRIPT
+try() {
+    local name=$1 file=$2 script=$3 verdict="" from=$source/$folder/$2
+    case "$file" in cuda/*) from=$source/kernels/$file ;; esac
+    rm -rf "$scratch/cuda"
+    mkdir "$scratch/cuda"
+    sed -E "$script" "$from" >"$scratch/$file"
+    if cmp -s "$scratch/$file" "$from"; then
+        verdict="NOT APPLIED: its script changes nothing"
+    elif ! compile "$scratch/$file" "$scratch/mutant.o" >"$scratch/log" 2>&1 ||
+        ! link_mutant "$scratch/mutant.o" "$scratch/mutant" >>"$scratch/log" 2>&1; then
+        verdict="NOT BUILT: $(grep -m 1 -i error "$scratch/log")"
+    elif judge "$scratch/mutant"; then
+        caught=$((caught + 1))
+        printf '%-24s caught: %s\n' "$name" "$verdict"
+        return
+    fi
+    missed=$((missed + 1))
+    printf '%-24s %s\n' "$name" "$verdict"
+}
+
+# aim PROGRAM: mutants are linked into this one.
+aim() {
+    program=$1
+    link=$(ninja -C "$build" -t commands "${program##*/}" | tail -n 1)
+    case "$link" in
+    *"-o $program"*) ;;
+    *) echo "mutants.sh: $build does not say how $program is linked" >&2; exit 70 ;;
+    esac
+}
+
+# try_all LIST [NAME...]: all mutants of a list, or those named. Sets caught and missed. A file with
+# a folder is FOLDER/FILE < TEST: there, and this test must fail.
+try_all() {
+    local list=$1 name file script
+    shift
+    caught=0 missed=0
+    scratch=$(mktemp -d /tmp/espalier-mutants-XXXXXX) || exit 70
+    trap 'rm -rf "$scratch"' EXIT
+    if [ -n "${program:-}" ]; then aim "$program"; fi
+    while IFS='|' read -r name file script; do
+        name=${name%% *} file=${file# } script=${script# }
+        case "$name" in '' | '#'*) continue ;; esac
+        if [ $# -gt 0 ] && ! grep -qxF "$name" <(printf '%s\n' "$@"); then continue; fi
+        case "$file" in *' < '*)
+            target=${file#* < } target=${target%% *} file=${file%% *} folder=${file%/*}
+            file=${file##*/}
+            aim "tests/$target"
+            ;;
+        esac
+        try "$name" "${file%% *}" "$script"
+    done <"$list"
+    rm -rf "$scratch"
+}

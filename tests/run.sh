@@ -1,0 +1,85 @@
+#!/usr/bin/env bash
+# Build and test. On a fresh Debian 12 it first installs what is missing.
+#
+#   tests/run.sh          the dev build and every test; minutes on two cores
+#   tests/run.sh --all    also clang, AddressSanitizer + UBSan, ThreadSanitizer, the long runs, and
+#                         mistakes put into the core that the simulator must find
+#
+# The last line is "N passed, N failed"; the exit status is 0 only if none failed.
+set -u
+cd "$(dirname "$0")/.." || exit 70
+. deploy/dependencies.sh
+
+all=false
+for argument in "$@"; do
+    case "$argument" in
+    --all) all=true ;;
+    *) echo "tests/run.sh: '$argument' is not an option; accepted: --all" >&2; exit 64 ;;
+    esac
+done
+
+# shellcheck disable=SC2086  # lists of package names are meant to be split
+install_dependencies $BUILD_PACKAGES $TEST_PACKAGES || exit $?
+if $all; then
+    # shellcheck disable=SC2086
+    install_dependencies $EXTENDED_TEST_PACKAGES || exit $?
+fi
+
+passed=0
+failed=0
+
+# build PRESET: configure and compile; a build that fails counts as one failed test.
+build() {
+    echo "== $1: build"
+    if cmake --preset "$1" >"build/$1.log" 2>&1 && cmake --build --preset "$1" >>"build/$1.log" 2>&1
+    then
+        return 0
+    fi
+    tail -n 40 "build/$1.log"
+    failed=$((failed + 1))
+    return 1
+}
+
+# run PRESET [ctest argument...]: every registered test of a build.
+run() {
+    local preset=$1
+    shift
+    echo "== $preset: test"
+    ctest --test-dir "build/$preset" -j 2 --output-on-failure --no-tests=error "$@" |
+        tee "build/$preset.tests"
+    local summary total bad
+    summary=$(grep -E 'tests? failed out of' "build/$preset.tests")
+    total=$(sed -E 's/.* out of ([0-9]+).*/\1/' <<<"$summary")
+    bad=$(sed -E 's/.*, ([0-9]+) tests? failed.*/\1/' <<<"$summary")
+    if [ -z "$summary" ]; then
+        failed=$((failed + 1))
+        return
+    fi
+    passed=$((passed + total - bad))
+    failed=$((failed + bad))
+}
+
+# script NAME COMMAND...: one more test, passed where the command succeeds.
+script() {
+    local name=$1
+    shift
+    echo "== $name"
+    if "$@"; then passed=$((passed + 1)); else failed=$((failed + 1)); fi
+}
+
+mkdir -p build
+if $all; then
+    build dev && ESPALIER_TEST_LONG=1 run dev -LE e2e && run dev -L e2e
+    script mutants tests/sim/mutants.sh build/dev
+    script test-mutants tests/mutants.sh build/dev
+    script kernel-mutants tests/simt/mutants.sh build/dev
+    build release && run release -L e2e
+    build clang
+    build asan && run asan
+    build tsan && run tsan -L threads
+else
+    build dev && run dev
+fi
+
+echo "$passed passed, $failed failed"
+[ "$failed" -eq 0 ]

@@ -1,0 +1,41 @@
+#!/usr/bin/env bash
+# A test of the kernels' tests: each mistake of mutants/OP.txt is made in a copy of a kernel of that
+# op, compiled for the emulator, and run under each schedule alone. At least one must find it; which
+# ones did is printed. The test is test_simt_OP, or test_simt_ops where an op has none of its own.
+#
+#   tests/simt/mutants.sh BUILD [OP...]
+#
+# BUILD is a configured and built tree (Ninja), as of `cmake --preset dev`.
+set -u
+source=$(cd "$(dirname "$0")/../.." && pwd)
+build=$(cd "${1:?usage: mutants.sh BUILD [NAME...]}" && pwd) || exit 64
+shift
+. "$source/tests/mutants_common.sh"
+SCHEDULES="round-robin greedy-warp random"
+SECONDS_MAX=120
+once=0
+
+judge() {
+    local schedule found=()
+    for schedule in $SCHEDULES; do
+        ESPALIER_SIMT_SCHEDULE=$schedule timeout "$SECONDS_MAX" "$1" >/dev/null 2>&1 ||
+            found+=("$schedule")
+    done
+    verdict="${found[*]}"
+    [ ${#found[@]} -gt 0 ] || { verdict=MISSED; return 1; }
+    if [ ${#found[@]} -eq 1 ]; then once=$((once + 1)); fi
+}
+
+[ $# -gt 0 ] || set -- $(basename -s .txt "$source"/tests/simt/mutants/*.txt)
+all_caught=0 all_missed=0
+for op in "$@"; do
+    folder=kernels/$op
+    target=test_simt_ops
+    if [ -x "$build/tests/test_simt_$op" ]; then target=test_simt_$op; fi
+    program=tests/$target
+    echo "$op"
+    try_all "$source/tests/simt/mutants/$op.txt"
+    all_caught=$((all_caught + caught)) all_missed=$((all_missed + missed))
+done
+echo "$all_caught mutants caught ($once under one schedule only), $all_missed not"
+[ "$all_missed" -eq 0 ]

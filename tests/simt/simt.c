@@ -1,0 +1,441 @@
+#include "simt.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "kernel.h"
+#include "simt_fiber.h"
+
+#define POISON    0xff /* as bf16 and as f32 a NaN */
+#define LOADS_MAX 64   /* whose bank conflicts are counted; more between two meetings are not */
+
+enum meeting {
+    MEET_NONE,
+    MEET_BARRIER,
+    MEET_WARP,
+    MEET_SHUFFLE,
+    MEET_LOAD_X2,
+    MEET_LOAD_X4,
+    MEET_LOAD_X4_T,
+    MEET_MMA
+};
+
+static const char *const meeting_names[] = {
+    "nothing",     "a barrier",   "a barrier of the warp", "a shuffle",
+    "ldmatrix.x2", "ldmatrix.x4", "ldmatrix.x4.trans",     "mma"};
+
+struct copy {
+    unsigned char *to;
+    const unsigned char *from; /* NULL: zeros */
+    uint32_t group;
+};
+
+struct thread {
+    struct simt_fiber *fiber;
+    bool done;
+    enum meeting waits_at;
+    /* What a lane brings to a meeting of its warp, and takes home. */
+    const unsigned char *row;
+    uint32_t a[4], b[2], mask;
+    float d[4];
+    uint32_t out[4];
+    struct copy copies[SIMT_COPIES_MAX];
+    uint32_t copy_count, group;           /* the group that commit closes next */
+    const unsigned char *load[LOADS_MAX]; /* since the warp last met */
+    uint8_t load_bytes[LOADS_MAX];        /* 4 or 16 */
+    uint32_t load_count;
+};
+
+struct block {
+    const struct simt_grid *grid;
+    struct thread *thread;
+    uint32_t current, live;
+    uint32_t at_barrier;
+    uint32_t at_warp[SIMT_THREADS_MAX / SIMT_WARP_LANES];
+    unsigned char *shared;
+};
+
+struct simt_index simt_thread_index, simt_block_index;
+
+static struct simt_schedule schedule;
+static struct simt_report own_report; /* until simt_begin says where */
+static struct simt_report *report = &own_report;
+static uint64_t random_state;
+static struct block block;
+static struct simt_fiber *host;
+static void (*kernel_to_run)(void *user);
+static void *kernel_user;
+
+/* ============================== failures ====================================================== */
+
+static void go_home(void) {
+    simt_fiber_switch(block.thread[block.current].fiber, host);
+}
+
+__attribute__((format(printf, 1, 2))) static void note_failure(const char *format, ...) {
+    if (report->failed) return;
+    report->failed = true;
+    va_list args;
+    va_start(args, format);
+    int used = snprintf(report->text, sizeof report->text,
+                        "block (%u, %u, %u), thread %u: ", simt_block_index.x, simt_block_index.y,
+                        simt_block_index.z, block.current);
+    vsnprintf(report->text + used, sizeof report->text - (size_t)used, format, args);
+    va_end(args);
+}
+
+/* Ends the run; the fibers that are left are never resumed. */
+#define FAIL(...)                                                                                  \
+    do {                                                                                           \
+        note_failure(__VA_ARGS__);                                                                 \
+        go_home();                                                                                 \
+    } while (0)
+
+/* ============================== who runs next ================================================= */
+
+static uint32_t random_below(uint32_t end) { /* splitmix64 */
+    random_state += 0x9e3779b97f4a7c15u;
+    uint64_t z = random_state;
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+    return (uint32_t)((z ^ (z >> 31)) % end);
+}
+
+static bool can_run(uint32_t thread) {
+    return !block.thread[thread].done && block.thread[thread].waits_at == MEET_NONE;
+}
+
+/* The first that can run in [begin, end), cyclically from `from`; end where there is none. */
+static uint32_t next_in(uint32_t begin, uint32_t end, uint32_t from) {
+    for (uint32_t i = 0; i < end - begin; i++) {
+        uint32_t thread = begin + (from - begin + i) % (end - begin);
+        if (can_run(thread)) return thread;
+    }
+    return end;
+}
+
+static uint32_t choose_next(void) {
+    uint32_t count = block.grid->threads;
+    if (schedule.order == SIMT_ROUND_ROBIN) return next_in(0, count, (block.current + 1) % count);
+    if (schedule.order == SIMT_RANDOM) return next_in(0, count, random_below(count));
+    uint32_t warp = block.current / SIMT_WARP_LANES * SIMT_WARP_LANES;
+    uint32_t thread = next_in(warp, warp + SIMT_WARP_LANES, block.current);
+    if (thread < warp + SIMT_WARP_LANES) return thread;
+    return next_in(0, count, random_below(count) / SIMT_WARP_LANES * SIMT_WARP_LANES);
+}
+
+static void say_deadlock(void) {
+    uint32_t waiting[sizeof meeting_names / sizeof meeting_names[0]] = {0};
+    char text[SIMT_TEXT_BYTES] = "";
+    size_t used = 0;
+    for (uint32_t i = 0; i < block.grid->threads; i++)
+        if (!block.thread[i].done) waiting[block.thread[i].waits_at]++;
+    for (int m = MEET_BARRIER; m <= MEET_MMA; m++)
+        if (waiting[m] > 0)
+            used += (size_t)snprintf(text + used, sizeof text - used, ", %u at %s", waiting[m],
+                                     meeting_names[m]);
+    note_failure("deadlock%s, %u ended", text, block.grid->threads - block.live);
+}
+
+/* Let others run; returns when this thread is chosen again. */
+static void yield(void) {
+    uint32_t self = block.current, next = choose_next();
+    if (next == block.grid->threads) {
+        if (block.live > 0) say_deadlock();
+        go_home();
+    }
+    if (next == self) return;
+    block.current = next;
+    simt_thread_index.x = next;
+    simt_fiber_switch(block.thread[self].fiber, block.thread[next].fiber);
+}
+
+static void thread_main(void) {
+    kernel_to_run(kernel_user);
+    block.thread[block.current].done = true;
+    block.live--;
+    if (block.at_barrier > 0) FAIL("ended while %u threads wait at a barrier", block.at_barrier);
+    yield();
+}
+
+/* ============================== meetings ====================================================== */
+
+static struct thread *self(void) {
+    return &block.thread[block.current];
+}
+
+void simt_barrier(void) {
+    self()->waits_at = MEET_BARRIER;
+    if (block.live < block.grid->threads)
+        FAIL("a barrier after %u threads ended", block.grid->threads - block.live);
+    if (++block.at_barrier == block.grid->threads) {
+        block.at_barrier = 0;
+        report->counters.barriers++;
+        for (uint32_t i = 0; i < block.grid->threads; i++)
+            block.thread[i].waits_at = MEET_NONE;
+    }
+    yield();
+}
+
+/* Shared memory delivers 128 bytes a pass: 16 for each of eight lanes, or 4 for each of 32, from
+ * different banks. Lanes that want the same are served together. */
+static void count_conflicts(const unsigned char *const *from, uint32_t bytes) {
+    uint32_t lanes = 128 / bytes, in_bank[SIMT_WARP_LANES] = {0}, passes = 1;
+    for (uint32_t l = 0; l < lanes; l++) {
+        bool is_served = false;
+        for (uint32_t before = 0; before < l; before++)
+            is_served |= from[before] == from[l];
+        uint32_t bank = (uint32_t)((uintptr_t)from[l] / bytes % lanes);
+        if (!is_served && ++in_bank[bank] > passes) passes = in_bank[bank];
+    }
+    report->counters.bank_conflicts += passes - 1;
+}
+
+/* What the lanes loaded between two meetings, as if they had done it together; they need not have.
+ */
+static void count_loads(struct thread *lane) {
+    for (uint32_t i = 0; i < lane->load_count; i++) {
+        const unsigned char *from[SIMT_WARP_LANES];
+        for (uint32_t l = 0; l < SIMT_WARP_LANES; l++)
+            from[l] = lane[l].load[i];
+        uint32_t bytes = lane->load_bytes[i], lanes = 128 / bytes;
+        for (uint32_t begin = 0; begin < SIMT_WARP_LANES; begin += lanes)
+            count_conflicts(from + begin, bytes);
+    }
+    for (uint32_t l = 0; l < SIMT_WARP_LANES; l++)
+        lane[l].load_count = 0;
+}
+
+/* Wait for the warp's other lanes; the last of them does what `act` says, for all. */
+static void meet_warp(enum meeting meeting, void (*act)(struct thread *lane)) {
+    uint32_t warp = block.current / SIMT_WARP_LANES;
+    struct thread *lane = &block.thread[warp * SIMT_WARP_LANES];
+    self()->waits_at = meeting;
+    for (uint32_t l = 0; l < SIMT_WARP_LANES; l++) {
+        if (lane[l].done) FAIL("%s without lane %u, which ended", meeting_names[meeting], l);
+        if (lane[l].waits_at != MEET_NONE && lane[l].waits_at != meeting &&
+            lane[l].waits_at != MEET_BARRIER)
+            FAIL("%s while lane %u is at %s", meeting_names[meeting], l,
+                 meeting_names[lane[l].waits_at]);
+    }
+    if (++block.at_warp[warp] == SIMT_WARP_LANES) {
+        block.at_warp[warp] = 0;
+        count_loads(lane);
+        act(lane);
+        for (uint32_t l = 0; l < SIMT_WARP_LANES; l++)
+            lane[l].waits_at = MEET_NONE;
+    }
+    yield();
+}
+
+static void act_nothing(struct thread *lane) {
+    (void)lane;
+}
+
+void simt_warp_barrier(void) {
+    meet_warp(MEET_WARP, act_nothing);
+}
+
+static void act_shuffle(struct thread *lane) {
+    for (uint32_t l = 0; l < SIMT_WARP_LANES; l++)
+        lane[l].d[1] = lane[(l ^ lane[l].mask) % SIMT_WARP_LANES].d[0];
+}
+
+float simt_shuffle_xor(float value, uint32_t lane_mask) {
+    self()->d[0] = value;
+    self()->mask = lane_mask;
+    meet_warp(MEET_SHUFFLE, act_shuffle);
+    return self()->d[1];
+}
+
+/* ============================== copies ======================================================== */
+
+static void check_shared(const void *address, const char *what) {
+    const unsigned char *at = address;
+    if ((uintptr_t)at % 16 != 0) FAIL("%s at %p, which 16 does not divide", what, address);
+    if (at < block.shared || at + 16 > block.shared + block.grid->shared_bytes)
+        FAIL("%s outside of the %zu bytes of shared memory", what, block.grid->shared_bytes);
+}
+
+void simt_copy16(void *shared, const void *global, bool wanted) {
+    struct thread *thread = self();
+    check_shared(shared, "a copy to shared memory");
+    if ((uintptr_t)global % 16 != 0) FAIL("a copy from %p, which 16 does not divide", global);
+    if (thread->copy_count == SIMT_COPIES_MAX)
+        FAIL("more than %u copies under way", SIMT_COPIES_MAX);
+    memset(shared, POISON, 16);
+    thread->copies[thread->copy_count++] = (struct copy){shared, wanted ? global : NULL,
+                                                         thread->group};
+    if (wanted) report->counters.copied_bytes += 16;
+}
+
+void simt_load(void *out, const void *shared, uint32_t bytes) {
+    struct thread *thread = self();
+    const unsigned char *from = shared;
+    if ((uintptr_t)from % bytes != 0) FAIL("a load at %p, which %u does not divide", shared, bytes);
+    if (from < block.shared || from + bytes > block.shared + block.grid->shared_bytes)
+        FAIL("a load outside of the %zu bytes of shared memory", block.grid->shared_bytes);
+    memcpy(out, from, bytes);
+    if (thread->load_count == LOADS_MAX) return;
+    thread->load_bytes[thread->load_count] = (uint8_t)bytes;
+    thread->load[thread->load_count++] = from;
+}
+
+void simt_copy_commit(void) {
+    self()->group++;
+}
+
+void simt_copy_wait(uint32_t pending) {
+    struct thread *thread = self();
+    uint32_t kept = 0;
+    for (uint32_t i = 0; i < thread->copy_count; i++) {
+        struct copy *copy = &thread->copies[i];
+        if (copy->group + pending >= thread->group) {
+            thread->copies[kept++] = *copy; /* not committed, or one of the newest */
+        } else if (copy->from != NULL) {
+            memcpy(copy->to, copy->from, 16);
+        } else {
+            memset(copy->to, 0, 16);
+        }
+    }
+    thread->copy_count = kept;
+}
+
+/* ============================== matrices ====================================================== */
+
+static void load_matrices(struct thread *lane, uint32_t matrices, bool transposed) {
+    for (uint32_t m = 0; m < matrices; m++) {
+        const unsigned char *rows[8];
+        for (uint32_t l = 0; l < 8; l++)
+            rows[l] = lane[m * 8 + l].row;
+        count_conflicts(rows, 16);
+        for (uint32_t l = 0; l < SIMT_WARP_LANES; l++) {
+            uint16_t element[2];
+            for (uint32_t e = 0; e < 2; e++) {
+                uint32_t row = transposed ? l % 4 * 2 + e : l / 4;
+                uint32_t column = transposed ? l / 4 : l % 4 * 2 + e;
+                memcpy(&element[e], lane[m * 8 + row].row + column * sizeof element[e],
+                       sizeof element[e]);
+            }
+            lane[l].out[m] = (uint32_t)element[0] | (uint32_t)element[1] << 16;
+        }
+    }
+    report->counters.matrix_loads++;
+}
+
+static void act_load_x2(struct thread *lane) {
+    load_matrices(lane, 2, false);
+}
+
+static void act_load_x4(struct thread *lane) {
+    load_matrices(lane, 4, false);
+}
+
+static void act_load_x4_transposed(struct thread *lane) {
+    load_matrices(lane, 4, true);
+}
+
+void simt_load_matrix(uint32_t *out, const void *shared_row, uint32_t matrices, bool transposed) {
+    struct thread *thread = self();
+    if (block.current % SIMT_WARP_LANES < 8 * matrices) check_shared(shared_row, "ldmatrix");
+    thread->row = shared_row;
+    if (matrices == 2)
+        meet_warp(MEET_LOAD_X2, act_load_x2);
+    else
+        meet_warp(transposed ? MEET_LOAD_X4_T : MEET_LOAD_X4,
+                  transposed ? act_load_x4_transposed : act_load_x4);
+    memcpy(out, thread->out, matrices * sizeof *out);
+}
+
+static float half_of(uint32_t pair, uint32_t which) {
+    return bf16_to_f32((bf16)(pair >> 16 * which));
+}
+
+/* Fragments as PTX ISA, "Matrix fragments for mma.m16n8k16", lays them out. */
+static void act_mma(struct thread *lane) {
+    float a[16][16], b[16][8];
+    for (uint32_t l = 0; l < SIMT_WARP_LANES; l++)
+        for (uint32_t half = 0; half < 2; half++) {
+            for (uint32_t i = 0; i < 4; i++)
+                a[l / 4 + i % 2 * 8][l % 4 * 2 + half + i / 2 * 8] = half_of(lane[l].a[i], half);
+            for (uint32_t i = 0; i < 2; i++)
+                b[l % 4 * 2 + half + i * 8][l / 4] = half_of(lane[l].b[i], half);
+        }
+    for (uint32_t l = 0; l < SIMT_WARP_LANES; l++)
+        for (uint32_t i = 0; i < 4; i++) {
+            float sum = 0.0f;
+            for (uint32_t k = 0; k < 16; k++)
+                sum += a[l / 4 + i / 2 * 8][k] * b[k][l % 4 * 2 + i % 2];
+            lane[l].d[i] += sum;
+        }
+    report->counters.products++;
+}
+
+void simt_mma_bf16(float d[4], const uint32_t a[4], const uint32_t b[2]) {
+    struct thread *thread = self();
+    memcpy(thread->d, d, sizeof thread->d);
+    memcpy(thread->a, a, sizeof thread->a);
+    memcpy(thread->b, b, sizeof thread->b);
+    meet_warp(MEET_MMA, act_mma);
+    memcpy(d, thread->d, sizeof thread->d);
+}
+
+/* ============================== blocks ======================================================== */
+
+unsigned char *simt_shared(void) {
+    return block.shared;
+}
+
+static void run_block(const struct simt_grid *grid) {
+    block = (struct block){.grid = grid, .thread = block.thread, .live = grid->threads};
+    block.shared = aligned_alloc(128, grid->shared_bytes / 128 * 128 + 128);
+    memset(block.shared, POISON, grid->shared_bytes);
+    for (uint32_t i = 0; i < grid->threads; i++) {
+        struct simt_fiber *fiber = block.thread[i].fiber;
+        simt_fiber_reset(fiber, thread_main);
+        block.thread[i].fiber = fiber;
+        block.thread[i].done = false;
+        block.thread[i].waits_at = MEET_NONE;
+        block.thread[i].copy_count = block.thread[i].group = block.thread[i].load_count = 0;
+    }
+    block.current = schedule.order == SIMT_ROUND_ROBIN ? 0 : random_below(grid->threads);
+    simt_thread_index.x = block.current;
+    simt_fiber_switch(host, block.thread[block.current].fiber);
+    free(block.shared);
+}
+
+static void prepare_threads(void) {
+    if (block.thread != NULL) return;
+    host = simt_fiber_create();
+    block.thread = calloc(SIMT_THREADS_MAX, sizeof *block.thread);
+    KERNEL_CHECK(block.thread != NULL);
+    for (uint32_t i = 0; i < SIMT_THREADS_MAX; i++)
+        block.thread[i].fiber = simt_fiber_create();
+}
+
+void simt_begin(struct simt_schedule new_schedule, struct simt_report *new_report) {
+    schedule = new_schedule;
+    random_state = new_schedule.seed;
+    report = new_report;
+    *report = (struct simt_report){0};
+}
+
+bool simt_launch(const struct simt_grid *grid, void (*kernel)(void *user), void *user) {
+    KERNEL_CHECK(grid->threads % SIMT_WARP_LANES == 0 && grid->threads <= SIMT_THREADS_MAX &&
+                 grid->shared_bytes <= SIMT_SHARED_BYTES_MAX);
+    prepare_threads();
+    kernel_to_run = kernel;
+    kernel_user = user;
+    uint32_t count = grid->x * grid->y * grid->z;
+    for (uint32_t i = 0; i < count && !report->failed; i++) {
+        /* Blocks have no order; the schedules other than the first run them backwards. */
+        uint32_t idx = schedule.order == SIMT_ROUND_ROBIN ? i : count - 1 - i;
+        simt_block_index = (struct simt_index){idx % grid->x, idx / grid->x % grid->y,
+                                               idx / grid->x / grid->y};
+        run_block(grid);
+    }
+    return !report->failed;
+}

@@ -1,0 +1,332 @@
+/* The emulator itself: what its instructions compute, against their definitions in the PTX ISA, and
+ * that it sees each kind of mistake it is there to see. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+/* cmocka needs the four above. */
+#include <cmocka.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernel.h"
+#include "simt.h"
+
+#define SEEDS 4u
+
+static const enum simt_order orders[] = {SIMT_ROUND_ROBIN, SIMT_GREEDY_WARP, SIMT_RANDOM};
+
+/* Run under every order and a few seeds; returns under how many of them the run failed. */
+static uint32_t count_failures(const struct simt_grid *grid, void (*kernel)(void *user), void *user,
+                               struct simt_report *last_failure) {
+    uint32_t failures = 0;
+    for (uint32_t o = 0; o < SIMT_ORDER_COUNT; o++)
+        for (uint32_t seed = 0; seed < SEEDS; seed++) {
+            struct simt_report report;
+            simt_begin((struct simt_schedule){orders[o], seed}, &report);
+            simt_launch(grid, kernel, user);
+            failures += report.failed != 0;
+            if (report.failed) *last_failure = report;
+        }
+    return failures;
+}
+
+static void expect_failure(uint32_t threads, void (*kernel)(void *user), void *user,
+                           const char *fragment) {
+    const struct simt_grid grid = {1, 1, 1, threads, 1024};
+    struct simt_report report = {0};
+    assert_int_equal(count_failures(&grid, kernel, user, &report), SIMT_ORDER_COUNT * SEEDS);
+    if (strstr(report.text, fragment) == NULL)
+        fail_msg("\"%s\" lacks \"%s\"", report.text, fragment);
+}
+
+/* ============================== instructions ================================================== */
+
+struct matrices {
+    uint16_t element[4][8][8];
+    uint32_t got[2][32][4]; /* plain, transposed */
+    uint32_t two[32][2];
+};
+
+static void load_matrices(void *user) {
+    struct matrices *m = user;
+    uint32_t lane = simt_thread_index.x;
+    uint16_t *shared = (uint16_t *)(void *)simt_shared();
+    for (uint32_t i = lane; i < 4 * 64; i += 32)
+        shared[i] = m->element[i / 64][i / 8 % 8][i % 8];
+    simt_barrier();
+    simt_load_matrix(m->got[0][lane], shared + lane * 8, 4, false);
+    simt_load_matrix(m->got[1][lane], shared + lane * 8, 4, true);
+    simt_load_matrix(m->two[lane], shared + lane % 16 * 8, 2, false);
+}
+
+static void matrices_are_dealt_to_lanes(void **state) {
+    (void)state;
+    struct matrices m;
+    struct simt_report report = {0};
+    const struct simt_grid grid = {1, 1, 1, 32, 512};
+    for (uint32_t i = 0; i < 4 * 64; i++)
+        m.element[i / 64][i / 8 % 8][i % 8] = (uint16_t)(i * 37 + 1);
+    assert_int_equal(count_failures(&grid, load_matrices, &m, &report), 0);
+    for (uint32_t lane = 0; lane < 32; lane++)
+        for (uint32_t i = 0; i < 4; i++) {
+            uint32_t row = lane / 4, column = lane % 4 * 2;
+            assert_int_equal(m.got[0][lane][i], m.element[i][row][column] |
+                                                    (uint32_t)m.element[i][row][column + 1] << 16);
+            assert_int_equal(m.got[1][lane][i], m.element[i][column][row] |
+                                                    (uint32_t)m.element[i][column + 1][row] << 16);
+            if (i < 2) assert_int_equal(m.two[lane][i], m.got[0][lane][i]);
+        }
+}
+
+struct product {
+    float a[16][16], b[16][8], c[16][8], d[16][8];
+};
+
+static uint32_t pair(float low, float high) {
+    return (uint32_t)bf16_from_f32(low) | (uint32_t)bf16_from_f32(high) << 16;
+}
+
+static void multiply(void *user) {
+    struct product *p = user;
+    uint32_t group = simt_thread_index.x / 4, in_group = simt_thread_index.x % 4;
+    uint32_t a[4], b[2];
+    float d[4];
+    for (uint32_t i = 0; i < 4; i++) {
+        const float *from = &p->a[group + i % 2 * 8][in_group * 2 + i / 2 * 8];
+        a[i] = pair(from[0], from[1]);
+        d[i] = p->c[group + i / 2 * 8][in_group * 2 + i % 2];
+    }
+    for (uint32_t i = 0; i < 2; i++)
+        b[i] = pair(p->b[in_group * 2 + i * 8][group], p->b[in_group * 2 + 1 + i * 8][group]);
+    simt_mma_bf16(d, a, b);
+    for (uint32_t i = 0; i < 4; i++)
+        p->d[group + i / 2 * 8][in_group * 2 + i % 2] = d[i];
+}
+
+static void products_are_those_of_matrices(void **state) {
+    (void)state;
+    struct product p;
+    struct simt_report report = {0};
+    const struct simt_grid grid = {1, 1, 1, 32, 0};
+    for (int i = 0; i < 16; i++)
+        for (int k = 0; k < 16; k++) {
+            p.a[i][k] = (float)((i * 7 + k * 3) % 11 - 5);
+            if (k < 8) p.b[i][k] = (float)((i * 5 + k) % 7 - 3);
+            if (k < 8) p.c[i][k] = (float)(i - k);
+        }
+    assert_int_equal(count_failures(&grid, multiply, &p, &report), 0);
+    for (int i = 0; i < 16; i++)
+        for (int j = 0; j < 8; j++) {
+            float sum = p.c[i][j];
+            for (int k = 0; k < 16; k++)
+                sum += p.a[i][k] * p.b[k][j];
+            assert_true(p.d[i][j] == sum);
+        }
+    assert_int_equal(report.counters.products, 0); /* nothing failed, so nothing was written */
+}
+
+static void add_all(void *user) {
+    float *out = user;
+    float sum = (float)simt_thread_index.x;
+    for (uint32_t apart = 1; apart < 32; apart *= 2)
+        sum += simt_shuffle_xor(sum, apart);
+    out[simt_thread_index.x] = sum;
+}
+
+static void shuffles_reach_every_lane(void **state) {
+    (void)state;
+    float out[64];
+    struct simt_report report = {0};
+    const struct simt_grid grid = {1, 1, 1, 64, 0};
+    assert_int_equal(count_failures(&grid, add_all, out, &report), 0);
+    for (int i = 0; i < 64; i++)
+        assert_true(out[i] == (i < 32 ? 496.0f : 1520.0f));
+}
+
+struct copying {
+    _Alignas(16) float from[4][64];
+    float got[4][64];
+    float early[64];
+};
+
+static void copy_in_groups(void *user) {
+    struct copying *c = user;
+    uint32_t i = simt_thread_index.x;
+    float *shared = (float *)(void *)simt_shared();
+    for (uint32_t g = 0; g < 4; g++) {
+        if (i < 16) simt_copy16(shared + g * 64 + i * 4, c->from[g] + i * 4, g != 2);
+        simt_copy_commit();
+    }
+    simt_copy_wait(1);
+    simt_barrier();
+    for (uint32_t g = 0; g < 3; g++)
+        c->got[g][i] = shared[g * 64 + i];
+    c->early[i] = shared[3 * 64 + i];
+    simt_barrier(); /* before any thread's last copy lands */
+    simt_copy_wait(0);
+    simt_barrier();
+    c->got[3][i] = shared[3 * 64 + i];
+}
+
+static void copies_land_when_waited_for(void **state) {
+    (void)state;
+    struct copying c;
+    struct simt_report report = {0};
+    const struct simt_grid grid = {1, 1, 1, 64, sizeof c.from};
+    for (int i = 0; i < 256; i++)
+        c.from[i / 64][i % 64] = (float)i;
+    assert_int_equal(count_failures(&grid, copy_in_groups, &c, &report), 0);
+    for (int i = 0; i < 256; i++)
+        assert_true(c.got[i / 64][i % 64] == (i / 64 == 2 ? 0.0f : (float)i));
+    for (int i = 0; i < 64; i++)
+        assert_true(isnan(c.early[i]));
+}
+
+static void count_something(void *user) {
+    (void)user;
+    uint32_t lane = simt_thread_index.x % 32, out[4];
+    static const _Alignas(16) unsigned char global[16];
+    if (lane == 0) simt_copy16(simt_shared() + 4096, global, true);
+    simt_copy_wait(0);
+    simt_load_matrix(out, simt_shared() + lane * 16, 4, false);      /* 8 columns: no conflict */
+    simt_load_matrix(out, simt_shared() + lane % 8 * 128, 4, false); /* one column: 7 a matrix */
+    simt_load_matrix(out, simt_shared() + lane % 8 * (16 + 128), 4, false);
+    simt_barrier();
+}
+
+static void costs_are_counted(void **state) {
+    (void)state;
+    struct simt_report report;
+    const struct simt_grid grid = {2, 1, 3, 64, 8192};
+    simt_begin((struct simt_schedule){SIMT_RANDOM, 7}, &report);
+    simt_launch(&grid, count_something, NULL);
+    assert_int_equal(report.failed, 0);
+    assert_int_equal(report.counters.copied_bytes, 6 * 2 * 16);
+    assert_int_equal(report.counters.matrix_loads, 6 * 2 * 3);
+    assert_int_equal(report.counters.bank_conflicts, 6 * 2 * 4 * 7);
+    assert_int_equal(report.counters.barriers, 6);
+}
+
+/* ============================== mistakes ====================================================== */
+
+/* Each thread leaves a number, and takes that of another warp. */
+static void exchange(void *user, bool with_barrier) {
+    float *out = user;
+    float *shared = (float *)(void *)simt_shared();
+    uint32_t i = simt_thread_index.x;
+    shared[i] = (float)i;
+    if (with_barrier) simt_barrier();
+    (void)simt_shuffle_xor(0, 1);
+    out[i] = shared[(i + 32) % 64];
+}
+
+static void exchange_with_barrier(void *user) {
+    exchange(user, true);
+}
+
+static void exchange_without_barrier(void *user) {
+    exchange(user, false);
+}
+
+static uint32_t count_wrong(void (*kernel)(void *user), enum simt_order order) {
+    uint32_t wrong = 0;
+    for (uint32_t seed = 0; seed < 16; seed++) {
+        float out[64];
+        struct simt_report report;
+        const struct simt_grid grid = {1, 1, 1, 64, 256};
+        simt_begin((struct simt_schedule){order, seed}, &report);
+        simt_launch(&grid, kernel, out);
+        assert_int_equal(report.failed, 0);
+        for (uint32_t i = 0; i < 64; i++)
+            if (!(out[i] == (float)((i + 32) % 64))) {
+                wrong++;
+                break;
+            }
+    }
+    return wrong;
+}
+
+static void a_missing_barrier_shows(void **state) {
+    (void)state;
+    for (uint32_t o = 0; o < SIMT_ORDER_COUNT; o++)
+        assert_int_equal(count_wrong(exchange_with_barrier, orders[o]), 0);
+    assert_int_equal(count_wrong(exchange_without_barrier, SIMT_ROUND_ROBIN), 0); /* it hides */
+    assert_int_equal(count_wrong(exchange_without_barrier, SIMT_GREEDY_WARP), 16);
+    assert_true(count_wrong(exchange_without_barrier, SIMT_RANDOM) > 0);
+}
+
+static void half_at_a_barrier(void *user) {
+    (void)user;
+    if (simt_thread_index.x < 32)
+        simt_barrier();
+    else
+        (void)simt_shuffle_xor(0, 1), simt_barrier(), simt_barrier();
+}
+
+static void end_before_a_barrier(void *user) {
+    (void)user;
+    if (simt_thread_index.x == 5) return;
+    simt_barrier();
+}
+
+static void shuffle_with_half_a_warp(void *user) {
+    (void)user;
+    if (simt_thread_index.x % 32 < 16)
+        (void)simt_shuffle_xor(0, 1);
+    else
+        simt_barrier();
+}
+
+static void diverge(void *user) {
+    (void)user;
+    float d[4] = {0};
+    const uint32_t a[4] = {0}, b[2] = {0};
+    if (simt_thread_index.x % 2 == 0)
+        (void)simt_shuffle_xor(0, 2);
+    else
+        simt_mma_bf16(d, a, b);
+}
+
+static void copy_beyond(void *user) {
+    (void)user;
+    static const _Alignas(16) unsigned char global[16];
+    simt_copy16(simt_shared() + 1024 - 16 + 16 * simt_thread_index.x, global, true);
+}
+
+static void copy_from_odd_place(void *user) {
+    (void)user;
+    static const _Alignas(16) unsigned char global[32];
+    simt_copy16(simt_shared(), global + 8, true);
+}
+
+static void load_from_odd_place(void *user) {
+    (void)user;
+    uint32_t out[4];
+    simt_load_matrix(out, simt_shared() + 16 * simt_thread_index.x + 2, 4, false);
+}
+
+static void mistakes_are_named(void **state) {
+    (void)state;
+    expect_failure(64, half_at_a_barrier, NULL, "wait at a barrier");
+    expect_failure(64, end_before_a_barrier, NULL, "ended");
+    expect_failure(64, shuffle_with_half_a_warp, NULL, "a shuffle");
+    expect_failure(32, diverge, NULL, "while lane");
+    expect_failure(32, copy_beyond, NULL, "outside of the 1024 bytes");
+    expect_failure(32, copy_from_odd_place, NULL, "which 16 does not divide");
+    expect_failure(32, load_from_odd_place, NULL, "ldmatrix at");
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(matrices_are_dealt_to_lanes),
+        cmocka_unit_test(products_are_those_of_matrices),
+        cmocka_unit_test(shuffles_reach_every_lane),
+        cmocka_unit_test(copies_land_when_waited_for),
+        cmocka_unit_test(costs_are_counted),
+        cmocka_unit_test(a_missing_barrier_shows),
+        cmocka_unit_test(mistakes_are_named),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,193 @@
+/* The CUDA variant of linear against the reference: every case it takes and some of its own,
+ * planned for every device, under every schedule. Then what its header promises beside that. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+/* cmocka needs the four above. */
+#include <cmocka.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "compare.h"
+#include "linear/linear_cuda.h"
+#include "simt_worlds.h"
+
+/* Of max|y|: sums are of exact products, as the reference's, in another order. Cases have inner
+ * dimensions up to 3,000 and weights of spread 1/sqrt(K). */
+#define TOLERANCE 1e-5
+
+/* FP8 blocks that begin where steps do; splits over blocks; one, two and four tiles of rows, and
+ * more than a block's; rows that go to y directly. */
+static const struct linear_case own_cases[] = {
+    {LINEAR_FP8, 3, 64, 1000, 1, 1, false, 0, KERNEL_F32},
+    {LINEAR_FP8, 1, 96, 129, 2, 1, false, 3, KERNEL_F32},
+    {LINEAR_FP8, 5, 32, 352, 1, 8, true, 0, KERNEL_F32},
+    {LINEAR_FP8, 25, 64, 2048, 1, 8, false, 2, KERNEL_F32},
+    {LINEAR_BF16, 9, 70, 1100, 1, 1, false, 2, KERNEL_BF16},
+    {LINEAR_BF16, 33, 40, 288, 1, 1, false, 0, KERNEL_BF16},
+    {LINEAR_BF16, 2, 40, 1024, 1, 2, true, 0, KERNEL_BF16}, /* both split and in segments */
+    {LINEAR_BF16, 70, 40, 96, 2, 1, false, 1, KERNEL_BF16},
+    {LINEAR_INT4, 17, 130, 1024, 1, 1, false, 0, KERNEL_BF16},
+    {LINEAR_INT4, 65, 33, 64, 1, 1, false, 7, KERNEL_BF16},
+};
+
+#define SHARED_CASES (sizeof linear_cases / sizeof linear_cases[0])
+#define OWN_CASES    (sizeof own_cases / sizeof own_cases[0])
+
+static const struct linear_case *case_of(size_t c) {
+    return c < SHARED_CASES ? &linear_cases[c] : &own_cases[c - SHARED_CASES];
+}
+
+static void run(struct rig *rig, struct rig_call *call, const struct kernel_device *device,
+                struct simt_schedule schedule, struct simt_report *report) {
+    struct linear_cuda_shape plan = linear_cuda_plan(&call->args.linear, device);
+    struct kernel_ctx ctx = {.scratch = rig_alloc(rig, plan.scratch_bytes),
+                             .scratch_bytes = plan.scratch_bytes,
+                             .device = device};
+    memset(ctx.scratch, 0xff, plan.scratch_bytes); /* what nobody wrote is a NaN */
+    rig_reset(call);
+    simt_begin(schedule, report);
+    linear_cuda(&call->args.linear, &ctx);
+    if (report->failed) fail_msg("%s", report->text);
+}
+
+/* False where the variant does not take the case. */
+static bool check_case(size_t c, const struct kernel_device *device) {
+    struct rig *rig = rig_create(c), *reference_rig = rig_create(c);
+    struct rig_call call = {0}, reference = {0};
+    rig_linear(rig, case_of(c), 1, &call);
+    rig_linear(reference_rig, case_of(c), 1, &reference);
+    bool is_taken = linear_cuda_takes(&call.args.linear);
+    linear_ref(&reference.args.linear, &(struct kernel_ctx){0});
+    for (size_t s = 0; is_taken && s < SIMT_ORDER_COUNT; s++) {
+        if (!simt_is_wanted(s)) continue;
+        char label[64];
+        struct simt_report report;
+        snprintf(label, sizeof label, "case %zu, %u multiprocessors, %s", c,
+                 device->multiprocessors, simt_schedules[s].name);
+        run(rig, &call, device, simt_schedules[s].schedule, &report);
+        assert_true(compare_outputs(label, &call.output[0], SIZE_MAX, &reference.output[0],
+                                    SIZE_MAX, (struct compare_tolerance){0, TOLERANCE}));
+        assert_int_equal(report.counters.bank_conflicts, 0);
+    }
+    rig_destroy(&rig);
+    rig_destroy(&reference_rig);
+    return is_taken;
+}
+
+static void every_case_on_every_device(void **state) {
+    (void)state;
+    size_t count = 0;
+    for (size_t c = 0; c < SHARED_CASES + OWN_CASES; c++)
+        for (size_t d = 0; d < SIMT_DEVICES; d++)
+            count += check_case(c, &simt_devices[d]);
+    assert_true(count >= 140);
+}
+
+/* The same bits under every schedule, and of a row alone. */
+static void nothing_but_the_row_shows(void **state) {
+    (void)state;
+    static const struct linear_case cases[] = {
+        {LINEAR_BF16, 35, 70, 608, 1, 2, false, 0, KERNEL_BF16},
+        {LINEAR_FP8, 11, 64, 608, 1, 1, false, 0, KERNEL_F32},
+        {LINEAR_F32, 5, 64, 96, 1, 2, false, 0, KERNEL_F32},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        const struct linear_case *c = &cases[i];
+        struct rig *rig = rig_create(i);
+        struct rig_call call = {0};
+        struct simt_report report;
+        rig_linear(rig, c, 1, &call);
+        size_t bytes = (size_t)c->rows * c->n * sizeof(float);
+        float *first = rig_alloc(rig, bytes), *y = call.output[0].data;
+        run(rig, &call, &simt_devices[1], simt_schedules[0].schedule, &report);
+        memcpy(first, y, bytes);
+        for (size_t s = 0; s < SIMT_ORDER_COUNT; s++) {
+            if (!simt_is_wanted(s)) continue;
+            run(rig, &call, &simt_devices[1], simt_schedules[s].schedule, &report);
+            assert_memory_equal(first, y, bytes);
+        }
+        const float *x = call.args.linear.x;
+        call.args.linear.rows = 1;
+        for (uint32_t row = 0; row < c->rows; row += 3) {
+            call.args.linear.x = x + row * call.args.linear.x_stride;
+            run(rig, &call, &simt_devices[1], simt_schedules[0].schedule, &report);
+            assert_memory_equal(first + (size_t)row * c->n, y, c->n * sizeof *y);
+        }
+        rig_destroy(&rig);
+    }
+}
+
+/* Weights once for every 32 rows, and beside them x for every tile of 64 outputs. */
+static void weights_are_read_once(void **state) {
+    (void)state;
+    static const struct {
+        enum linear_format format;
+        enum kernel_dtype activation;
+        uint32_t rows, reads;
+    } cases[] = {
+        {LINEAR_BF16, KERNEL_BF16, 1, 1},  {LINEAR_BF16, KERNEL_BF16, 32, 1},
+        {LINEAR_BF16, KERNEL_BF16, 64, 2}, {LINEAR_INT4, KERNEL_BF16, 9, 1},
+        {LINEAR_INT4, KERNEL_F32, 10, 1},  {LINEAR_INT4, KERNEL_F32, 11, 2},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
+        for (size_t d = 0; d < SIMT_DEVICES; d++) {
+            const struct linear_case c = {
+                cases[i].format, cases[i].rows, 192, 512, 1, 1, false, 0, cases[i].activation};
+            struct rig *rig = rig_create(i);
+            struct rig_call call = {0};
+            struct simt_report report;
+            rig_linear(rig, &c, 1, &call);
+            run(rig, &call, &simt_devices[d], simt_schedules[0].schedule, &report);
+            uint64_t parts = cases[i].activation == KERNEL_F32 ? 3 : 1;
+            uint64_t x_bytes = c.rows * parts * c.k * sizeof(bf16) * (c.n / 64);
+            assert_int_equal(report.counters.copied_bytes,
+                             (uint64_t)call.bytes * cases[i].reads + x_bytes);
+            rig_destroy(&rig);
+        }
+}
+
+/* At shapes of Kimi K2.6: queries and keys down, output, router. */
+static void plans_fill_the_device(void **state) {
+    (void)state;
+    static const struct {
+        uint32_t rows, n, k, segments, device;
+        enum kernel_dtype activation;
+        uint32_t parts, splits;
+        bool is_direct;
+    } cases[] = {
+        {1, 2112, 7168, 1, 1, KERNEL_BF16, 1, 11, false},
+        {64, 2112, 7168, 1, 1, KERNEL_BF16, 1, 11, false},
+        {65, 2112, 7168, 1, 1, KERNEL_BF16, 1, 1, true},
+        {1, 7168, 1024, 1, 1, KERNEL_BF16, 1, 3, false},
+        {1, 7168, 1024, 1, 2, KERNEL_BF16, 1, 2, false},
+        {1, 384, 7168, 1, 1, KERNEL_F32, 3, 28, false},
+        {1, 20480, 7168, 1, 1, KERNEL_BF16, 1, 1, true},
+        {1, 7168, 8192, 8, 1, KERNEL_BF16, 1, 1, false},
+        {1, 64, 32, 1, 1, KERNEL_BF16, 1, 1, true},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        const struct linear_args args = {
+            .weight = {.format = LINEAR_BF16, .n = cases[i].n, .k = cases[i].k},
+            .rows = cases[i].rows,
+            .batch = 1,
+            .segments = cases[i].segments,
+            .activation = cases[i].activation};
+        struct linear_cuda_shape plan = linear_cuda_plan(&args, &simt_devices[cases[i].device]);
+        assert_int_equal(plan.parts, cases[i].parts);
+        assert_int_equal(plan.splits, cases[i].splits);
+        assert_int_equal(plan.is_direct, cases[i].is_direct);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(plans_fill_the_device),
+        cmocka_unit_test(every_case_on_every_device),
+        cmocka_unit_test(nothing_but_the_row_shows),
+        cmocka_unit_test(weights_are_read_once),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

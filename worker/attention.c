@@ -1,0 +1,230 @@
+/* Shape chain, H heads on this rank:
+ *
+ *     h [T,D] ─ q_a, norm ─▶ [T,q_rank] ─ q_b ─▶ q [T,H,N+P]
+ *     h [T,D] ─ kv_a ─▶ kv [T,R+P] ─ norm of R, rope of P ─▶ cache
+ *     absorbed    q ─ W_UK ─▶ q_latent [T,H,R], cache ─ mla ─▶ o_latent [T,H,R] ─ W_UV ─▶ o [T,H,V]
+ *     expanded    q, cache, W_UK, W_UV ─ mla ─▶ o
+ *     o ─ o_proj ─▶ delta
+ *
+ * Expanded is for long chunks, and only where the operator prefers speed to exactness. */
+#include "attention.h"
+
+static void project_queries(const struct model *model, const struct layer_weights *layer,
+                            uint32_t rows);
+static void store_latents(const struct model *model, const struct layer_weights *layer, void *kv,
+                          const struct step_batch *batch);
+static bool is_expanded(const struct model *model, const struct layer_weights *layer,
+                        const struct mla_sequence *sequence);
+static void attend_expanded(const struct model *model, const struct layer_weights *layer,
+                            const void *kv, const struct mla_sequence *run, uint32_t count);
+static void attend_absorbed(const struct model *model, const struct layer_weights *layer,
+                            const void *kv, const struct mla_sequence *run, uint32_t count);
+static void inner_norm(const struct model *model, float *x, size_t stride, const float *weight,
+                       uint32_t rows, uint32_t dim);
+static void rotate(const struct model *model, float *x, size_t row_stride, uint32_t rows,
+                   uint32_t heads, size_t head_stride);
+
+/* bf16 where the cache is, and pairs of its elements are whole vectors. */
+static enum kernel_dtype attention_activation(const struct model *model) {
+    const struct model_spec *spec = &model->weights->spec;
+    bool pairs = spec->kv_rank % 32 == 0 && spec->rope_dim % 32 == 0;
+    bool narrow = model->activation != KERNEL_F32 && model->kv_dtype == KERNEL_BF16;
+    return narrow && pairs ? KERNEL_BF16 : KERNEL_F32;
+}
+
+float *attention_forward(const struct model *model, const struct layer_weights *layer, void *kv,
+                         const struct step_batch *batch) {
+    struct scratch *s = model->scratch;
+    project_queries(model, layer, batch->rows);
+    store_latents(model, layer, kv, batch);
+    for (uint32_t i = 0, count; i < batch->sequence_count; i += count) {
+        const struct mla_sequence *run = &batch->sequence[i];
+        bool expanded = is_expanded(model, layer, run);
+        for (count = 1; i + count < batch->sequence_count; count++)
+            if (is_expanded(model, layer, run + count) != expanded) break;
+        if (expanded)
+            attend_expanded(model, layer, kv, run, count);
+        else
+            attend_absorbed(model, layer, kv, run, count);
+    }
+    model_linear(model, s->o, &layer->o, s->delta, batch->rows, model->segments, NULL);
+    return s->delta;
+}
+
+static struct mla_expanded_args expanded_args(const struct model *model,
+                                              const struct layer_weights *layer, const void *kv) {
+    const struct model_spec *spec = &model->weights->spec;
+    const size_t query_dim = spec->nope_dim + spec->rope_dim;
+    bool narrow = model->activation != KERNEL_F32 && model->kv_dtype == KERNEL_BF16 &&
+                  layer->w_uk.format == LINEAR_BF16;
+    return (struct mla_expanded_args){.q = model->scratch->q,
+                                      .q_row_stride = model->weights->heads * query_dim,
+                                      .q_head_stride = query_dim,
+                                      .kv = kv,
+                                      .kv_dtype = model->kv_dtype,
+                                      .w_uk = layer->w_uk,
+                                      .w_uv = layer->w_uv,
+                                      .out = model->scratch->o,
+                                      .heads = model->weights->heads,
+                                      .latent_dim = spec->kv_rank,
+                                      .rope_dim = spec->rope_dim,
+                                      .nope_dim = spec->nope_dim,
+                                      .value_dim = spec->value_dim,
+                                      .page_tok = model->page_tok,
+                                      .scale = model->softmax_scale,
+                                      .activation = narrow ? KERNEL_BF16 : KERNEL_F32};
+}
+
+static bool is_expanded(const struct model *model, const struct layer_weights *layer,
+                        const struct mla_sequence *sequence) {
+    if (model->prefill_form == PREFILL_ABSORBED || sequence->ancestors) return false;
+    if (!model->backend->mla_expanded) return false;
+    struct mla_expanded_args args = expanded_args(model, layer, NULL);
+    return args.nope_dim % 2 == 0 && mla_expanded_pays(&args, sequence);
+}
+
+/* q -> o for the rows of a run of sequences. */
+static void attend_expanded(const struct model *model, const struct layer_weights *layer,
+                            const void *kv, const struct mla_sequence *run, uint32_t count) {
+    struct mla_expanded_args args = expanded_args(model, layer, kv);
+    args.sequences = run;
+    args.sequence_count = count;
+    model->backend->mla_expanded(&args, model->ctx);
+}
+
+static void attend_absorbed(const struct model *model, const struct layer_weights *layer,
+                            const void *kv, const struct mla_sequence *run, uint32_t count) {
+    const struct model_spec *spec = &model->weights->spec;
+    struct scratch *s = model->scratch;
+    const uint32_t heads = model->weights->heads, begin = run->row_begin;
+    const uint32_t rows = run[count - 1].row_begin + run[count - 1].row_count - begin;
+    const size_t query_dim = spec->nope_dim + spec->rope_dim;
+    const size_t latent_stride = (size_t)heads * spec->kv_rank;
+    const size_t value_stride = (size_t)heads * spec->value_dim;
+    model->backend->linear(
+        &(struct linear_args){.x = s->q + begin * heads * query_dim,
+                              .x_stride = heads * query_dim,
+                              .x_batch_stride = query_dim,
+                              .weight = layer->w_uk,
+                              .y = s->q_latent + begin * latent_stride,
+                              .y_stride = latent_stride,
+                              .y_batch_stride = spec->kv_rank,
+                              .rows = rows,
+                              .batch = heads,
+                              .segments = 1,
+                              .activation = model_activation(model, &layer->w_uk)},
+        model->ctx);
+    attention_attend(model, kv, run, count);
+    model->backend->linear(
+        &(struct linear_args){.x = s->o_latent + begin * latent_stride,
+                              .x_stride = latent_stride,
+                              .x_batch_stride = spec->kv_rank,
+                              .weight = layer->w_uv,
+                              .y = s->o + begin * value_stride,
+                              .y_stride = value_stride,
+                              .y_batch_stride = spec->value_dim,
+                              .rows = rows,
+                              .batch = heads,
+                              .segments = 1,
+                              .activation = model_activation(model, &layer->w_uv)},
+        model->ctx);
+}
+
+void attention_attend(const struct model *model, const void *kv,
+                      const struct mla_sequence *sequence, uint32_t sequence_count) {
+    const struct model_spec *spec = &model->weights->spec;
+    const struct scratch *s = model->scratch;
+    const uint32_t heads = model->weights->heads;
+    const size_t query_dim = spec->nope_dim + spec->rope_dim;
+    uint32_t rows_max = 0, positions_max = 0;
+    for (uint32_t i = 0; i < sequence_count; i++) {
+        uint32_t positions = sequence[i].committed + sequence[i].row_count;
+        if (sequence[i].row_count > rows_max) rows_max = sequence[i].row_count;
+        if (positions > positions_max) positions_max = positions;
+    }
+    model->backend->mla_tree(&(struct mla_tree_args){.q_latent = s->q_latent,
+                                                     .q_rope = s->q + spec->nope_dim,
+                                                     .q_rope_row_stride = heads * query_dim,
+                                                     .q_rope_head_stride = query_dim,
+                                                     .kv = kv,
+                                                     .kv_dtype = model->kv_dtype,
+                                                     .sequences = sequence,
+                                                     .sequence_count = sequence_count,
+                                                     .out = s->o_latent,
+                                                     .heads = heads,
+                                                     .latent_dim = spec->kv_rank,
+                                                     .rope_dim = spec->rope_dim,
+                                                     .page_tok = model->page_tok,
+                                                     .scale = model->softmax_scale,
+                                                     .activation = attention_activation(model),
+                                                     .rows_max = rows_max,
+                                                     .positions_max = positions_max},
+                             model->ctx);
+}
+
+/* h -> q, with its rope parts rotated. */
+static void project_queries(const struct model *model, const struct layer_weights *layer,
+                            uint32_t rows) {
+    const struct model_spec *spec = &model->weights->spec;
+    struct scratch *s = model->scratch;
+    const uint32_t heads = model->weights->heads;
+    const size_t query_dim = spec->nope_dim + spec->rope_dim;
+
+    const float *q_in = s->h;
+    if (spec->q_rank > 0) {
+        model_linear(model, s->h, &layer->q_a, s->q_a, rows, 1, NULL);
+        inner_norm(model, s->q_a, spec->q_rank, layer->q_a_norm, rows, spec->q_rank);
+        q_in = s->q_a;
+    }
+    model_linear(model, q_in, &layer->q_b, s->q, rows, 1, NULL);
+    rotate(model, s->q + spec->nope_dim, heads * query_dim, rows, heads, query_dim);
+}
+
+/* h -> the rows' latent and rotated key, into the cache. */
+static void store_latents(const struct model *model, const struct layer_weights *layer, void *kv,
+                          const struct step_batch *batch) {
+    const struct model_spec *spec = &model->weights->spec;
+    struct scratch *s = model->scratch;
+    const uint32_t rows = batch->rows;
+    const size_t kv_dim = spec->kv_rank + spec->rope_dim;
+
+    model_linear(model, s->h, &layer->kv_a, s->kv, rows, 1, NULL);
+    inner_norm(model, s->kv, kv_dim, layer->kv_a_norm, rows, spec->kv_rank);
+    rotate(model, s->kv + spec->kv_rank, kv_dim, rows, 1, 0);
+    model->backend->kv_store(&(struct kv_store_args){.latent = s->kv,
+                                                     .latent_stride = kv_dim,
+                                                     .rope_key = s->kv + spec->kv_rank,
+                                                     .rope_stride = kv_dim,
+                                                     .kv = kv,
+                                                     .kv_dtype = model->kv_dtype,
+                                                     .slot = batch->kv_slot,
+                                                     .rows = rows,
+                                                     .latent_dim = spec->kv_rank,
+                                                     .rope_dim = spec->rope_dim},
+                             model->ctx);
+}
+
+static void inner_norm(const struct model *model, float *x, size_t stride, const float *weight,
+                       uint32_t rows, uint32_t dim) {
+    model->backend->rms_norm(&(struct rms_norm_args){.x = x,
+                                                     .x_stride = stride,
+                                                     .weight = weight,
+                                                     .y = x,
+                                                     .y_stride = stride,
+                                                     .rows = rows,
+                                                     .dim = dim,
+                                                     .eps = model->weights->spec.inner_norm_eps},
+                             model->ctx);
+}
+
+static void rotate(const struct model *model, float *x, size_t row_stride, uint32_t rows,
+                   uint32_t heads, size_t head_stride) {
+    model->backend->rope(&(struct rope_args){.x = x,
+                                             .row_stride = row_stride,
+                                             .head_stride = head_stride,
+                                             .cos_sin = model->scratch->cos_sin,
+                                             .rows = rows,
+                                             .heads = heads,
+                                             .dim = model->weights->spec.rope_dim},
+                         model->ctx);
+}

@@ -1,0 +1,428 @@
+/* Collectives by NCCL, on the stream of the back end. Sums are NCCL's, the same bits on every rank,
+ * but in its order, not in the exactness contract's.
+ *
+ *     compute thread                         watchdog                    control thread
+ *       begin: what, until when ─────────▶   too late? NCCL failed?
+ *       the call, or the wait   ◀─ abort ──  break                ◀────  comm_abort
+ *       end: ended, or why not
+ */
+#include "comm_nccl.h"
+
+#include <nccl.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/check.h"
+#include "base/clock.h"
+
+#define POLL_MS 20u  /* between looks at NCCL's own errors */
+#define CALL_MS 250u /* a call into NCCL that takes longer hangs: abort it from beside */
+
+_Static_assert(sizeof(ncclUniqueId) <= GROUP_KEY_BYTES_MAX, "an id is a key");
+
+enum fault { FAULT_NONE, FAULT_ABORTED, FAULT_CANCELLED, FAULT_LATE, FAULT_NCCL, FAULT_DEVICE };
+
+/* The id lives as long as the process; NCCL has no call to forget it. */
+struct comm_seed {
+    ncclUniqueId id;
+};
+
+struct comm {
+    uint32_t rank, size;
+    cudaStream_t stream;
+    uint32_t wait_ms;
+    _Atomic uint64_t sequence;
+
+    /* Held in calls into NCCL, except by who aborts a call that hangs in it. */
+    pthread_mutex_t call_lock;
+    _Atomic(ncclComm_t) nccl; /* NULL: not made yet, or aborted */
+
+    pthread_t watchdog; /* of a group of several */
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    /* Under the lock: */
+    enum fault fault;
+    int code;            /* of FAULT_NCCL a ncclResult_t, of FAULT_DEVICE a cudaError_t */
+    const char *doing;   /* NULL: nothing is waited for */
+    int64_t deadline_ns; /* of it */
+    bool ending;
+};
+
+static void *watch(void *user);
+
+/* ============================== faults ======================================================== */
+
+static struct timespec timespec_in(clockid_t clock, uint64_t ms) {
+    struct timespec at;
+    clock_gettime(clock, &at);
+    int64_t ns = (int64_t)at.tv_nsec + (int64_t)ms * NS_PER_MS;
+    return (struct timespec){.tv_sec = at.tv_sec + ns / NS_PER_S, .tv_nsec = ns % NS_PER_S};
+}
+
+/* Its handle is aborted once. A call that hangs in NCCL returns by this; none begins behind it. */
+static void abort_nccl(struct comm *comm) {
+    struct timespec until = timespec_in(CLOCK_REALTIME, CALL_MS);
+    bool locked = pthread_mutex_timedlock(&comm->call_lock, &until) == 0;
+    ncclComm_t nccl = atomic_exchange(&comm->nccl, NULL);
+    if (nccl) ncclCommAbort(nccl); /* what it returns changes nothing: the handle is gone */
+    if (locked) pthread_mutex_unlock(&comm->call_lock);
+}
+
+/* The first fault is the one that is told. */
+static void break_comm(struct comm *comm, enum fault fault, int code) {
+    pthread_mutex_lock(&comm->lock);
+    bool first = comm->fault == FAULT_NONE;
+    if (first) {
+        comm->fault = fault;
+        comm->code = code;
+    }
+    pthread_mutex_unlock(&comm->lock);
+    if (first) abort_nccl(comm);
+}
+
+static enum status status_of(ncclResult_t result) {
+    return result == ncclRemoteError || result == ncclSystemError ? STATUS_UNAVAILABLE
+                                                                  : STATUS_INTERNAL;
+}
+
+static enum status tell_fault(struct comm *comm, const char *doing, struct error *err) {
+    pthread_mutex_lock(&comm->lock);
+    enum fault fault = comm->fault;
+    int code = comm->code;
+    pthread_mutex_unlock(&comm->lock);
+    switch (fault) {
+    case FAULT_NONE: return STATUS_OK;
+    case FAULT_ABORTED:
+        return error_set(err, STATUS_ABORTED, "collectives were aborted by rank %u", comm->rank);
+    case FAULT_CANCELLED: return error_set(err, STATUS_ABORTED, "%s was cancelled", doing);
+    case FAULT_LATE:
+        return error_set(err, STATUS_DEADLINE_EXCEEDED, "%s did not end within %u ms", doing,
+                         comm->wait_ms);
+    case FAULT_NCCL:
+        return error_set(err, status_of((ncclResult_t)code), "%s: NCCL says: %s", doing,
+                         ncclGetErrorString((ncclResult_t)code));
+    case FAULT_DEVICE:
+        return error_set(err, STATUS_INTERNAL, "%s: the device says: %s", doing,
+                         cudaGetErrorString((cudaError_t)code));
+    }
+    CHECK(false); /* a fault of no kind */
+    return STATUS_INTERNAL;
+}
+
+/* ============================== the watchdog ================================================== */
+
+/* From here to end_watch the thread may be stuck, for wait_ms at most. */
+static void begin_watch(struct comm *comm, const char *doing) {
+    pthread_mutex_lock(&comm->lock);
+    comm->doing = doing;
+    comm->deadline_ns = clock_now_ns() + comm->wait_ms * NS_PER_MS;
+    pthread_cond_broadcast(&comm->changed);
+    pthread_mutex_unlock(&comm->lock);
+}
+
+static void end_watch(struct comm *comm) {
+    pthread_mutex_lock(&comm->lock);
+    comm->doing = NULL;
+    pthread_mutex_unlock(&comm->lock);
+}
+
+/* What NCCL knows of its own threads and peers. The call lock is held. */
+static ncclResult_t ask_nccl(struct comm *comm, ncclResult_t if_gone) {
+    ncclComm_t nccl = atomic_load(&comm->nccl);
+    ncclResult_t result = if_gone;
+    if (nccl && ncclCommGetAsyncError(nccl, &result) != ncclSuccess) result = ncclInternalError;
+    return result;
+}
+
+/* Unless somebody is in a call, whose end will tell. */
+static ncclResult_t look_at_nccl(struct comm *comm) {
+    if (pthread_mutex_trylock(&comm->call_lock) != 0) return ncclSuccess;
+    ncclResult_t result = ask_nccl(comm, ncclSuccess);
+    pthread_mutex_unlock(&comm->call_lock);
+    return result;
+}
+
+static void *watch(void *user) {
+    struct comm *comm = user;
+    pthread_mutex_lock(&comm->lock);
+    while (!comm->ending) {
+        if (!comm->doing || comm->fault != FAULT_NONE) {
+            pthread_cond_wait(&comm->changed, &comm->lock);
+            continue;
+        }
+        bool late = clock_now_ns() >= comm->deadline_ns;
+        pthread_mutex_unlock(&comm->lock);
+        ncclResult_t result = look_at_nccl(comm);
+        if (result != ncclSuccess && result != ncclInProgress)
+            break_comm(comm, FAULT_NCCL, (int)result);
+        else if (late)
+            break_comm(comm, FAULT_LATE, 0);
+        pthread_mutex_lock(&comm->lock);
+        struct timespec until = timespec_in(CLOCK_MONOTONIC, POLL_MS);
+        if (!comm->ending) pthread_cond_timedwait(&comm->changed, &comm->lock, &until);
+    }
+    pthread_mutex_unlock(&comm->lock);
+    return NULL;
+}
+
+/* ============================== calls ========================================================= */
+
+/* Before a call into NCCL: its lock is held when this returns OK. */
+static enum status begin_call(struct comm *comm, const char *doing, ncclComm_t *nccl_out,
+                              struct error *err) {
+    atomic_fetch_add_explicit(&comm->sequence, 1, memory_order_relaxed);
+    enum status status = tell_fault(comm, doing, err);
+    if (status != STATUS_OK) return status;
+    begin_watch(comm, doing);
+    pthread_mutex_lock(&comm->call_lock);
+    *nccl_out = atomic_load(&comm->nccl);
+    if (*nccl_out) return STATUS_OK;
+    pthread_mutex_unlock(&comm->call_lock);
+    end_watch(comm);
+    return tell_fault(comm, doing, err);
+}
+
+/* Until NCCL has taken what it was given, which a communicator that does not block does beside us.
+ * Sleeps between looks. */
+static ncclResult_t settle(struct comm *comm, ncclResult_t result, const _Atomic bool *cancel) {
+    while (result == ncclInProgress) {
+        nanosleep(&(struct timespec){.tv_nsec = NS_PER_MS}, NULL);
+        if (cancel && atomic_load(cancel)) break_comm(comm, FAULT_CANCELLED, 0);
+        pthread_mutex_lock(&comm->call_lock);
+        result = ask_nccl(comm, ncclInternalError); /* gone: the fault says why */
+        pthread_mutex_unlock(&comm->call_lock);
+    }
+    return result;
+}
+
+static enum status end_call(struct comm *comm, const char *doing, ncclResult_t result,
+                            struct error *err) {
+    pthread_mutex_unlock(&comm->call_lock);
+    result = settle(comm, result, NULL);
+    end_watch(comm);
+    if (result != ncclSuccess) break_comm(comm, FAULT_NCCL, (int)result);
+    return tell_fault(comm, doing, err);
+}
+
+void comm_nccl_use(struct comm *comm, cudaStream_t stream, uint32_t wait_ms) {
+    comm->stream = stream;
+    comm->wait_ms = wait_ms;
+}
+
+enum status comm_nccl_wait(struct comm *comm, struct error *err) {
+    const char *doing = "the step";
+    enum status status = tell_fault(comm, doing, err);
+    if (status != STATUS_OK) return status;
+    begin_watch(comm, doing);
+    cudaError_t error = cudaStreamSynchronize(comm->stream);
+    pthread_mutex_lock(&comm->call_lock);
+    ncclResult_t result = ask_nccl(comm, ncclSuccess);
+    pthread_mutex_unlock(&comm->call_lock);
+    end_watch(comm);
+    if (error != cudaSuccess) break_comm(comm, FAULT_DEVICE, (int)error);
+    if (result != ncclSuccess && result != ncclInProgress)
+        break_comm(comm, FAULT_NCCL, (int)result);
+    return tell_fault(comm, doing, err);
+}
+
+enum status comm_all_reduce(struct comm *comm, float *data, size_t count, struct error *err) {
+    const char *doing = "all-reduce";
+    ncclComm_t nccl;
+    if (comm->size == 1) return tell_fault(comm, doing, err);
+    enum status status = begin_call(comm, doing, &nccl, err);
+    if (status != STATUS_OK) return status;
+    return end_call(comm, doing,
+                    ncclAllReduce(data, data, count, ncclFloat32, ncclSum, nccl, comm->stream),
+                    err);
+}
+
+enum status comm_all_gather(struct comm *comm, const void *mine, size_t bytes, void *out,
+                            struct error *err) {
+    const char *doing = "all-gather";
+    ncclComm_t nccl;
+    if (comm->size == 1) {
+        cudaError_t error = cudaSuccess;
+        if (mine != out)
+            error = cudaMemcpyAsync(out, mine, bytes, cudaMemcpyDeviceToDevice, comm->stream);
+        if (error != cudaSuccess) break_comm(comm, FAULT_DEVICE, (int)error);
+        return tell_fault(comm, doing, err);
+    }
+    enum status status = begin_call(comm, doing, &nccl, err);
+    if (status != STATUS_OK) return status;
+    return end_call(comm, doing, ncclAllGather(mine, out, bytes, ncclUint8, nccl, comm->stream),
+                    err);
+}
+
+enum status comm_broadcast(struct comm *comm, void *data, size_t bytes, uint32_t root,
+                           struct error *err) {
+    const char *doing = "broadcast";
+    ncclComm_t nccl;
+    CHECK(root < comm->size);
+    if (comm->size == 1) return tell_fault(comm, doing, err);
+    enum status status = begin_call(comm, doing, &nccl, err);
+    if (status != STATUS_OK) return status;
+    return end_call(comm, doing,
+                    ncclBroadcast(data, data, bytes, ncclUint8, (int)root, nccl, comm->stream),
+                    err);
+}
+
+enum status comm_send(struct comm *comm, uint32_t peer, const void *data, size_t bytes,
+                      struct error *err) {
+    const char *doing = "send";
+    ncclComm_t nccl;
+    CHECK(peer < comm->size && peer != comm->rank);
+    enum status status = begin_call(comm, doing, &nccl, err);
+    if (status != STATUS_OK) return status;
+    return end_call(comm, doing, ncclSend(data, bytes, ncclUint8, (int)peer, nccl, comm->stream),
+                    err);
+}
+
+enum status comm_recv(struct comm *comm, uint32_t peer, void *data, size_t bytes,
+                      struct error *err) {
+    const char *doing = "receive";
+    ncclComm_t nccl;
+    CHECK(peer < comm->size && peer != comm->rank);
+    enum status status = begin_call(comm, doing, &nccl, err);
+    if (status != STATUS_OK) return status;
+    return end_call(comm, doing, ncclRecv(data, bytes, ncclUint8, (int)peer, nccl, comm->stream),
+                    err);
+}
+
+/* ============================== life ========================================================== */
+
+enum status comm_seed_create(uint32_t size, uint64_t generation, struct comm_seed **seed_out,
+                             struct comm_key *key_out, struct error *err) {
+    CHECK(size >= 1 && size <= TP_MAX);
+    struct comm_seed *seed = calloc(1, sizeof *seed);
+    if (!seed) return error_set(err, STATUS_RESOURCE_EXHAUSTED, "no memory for a group's seed");
+    key_out->bytes = 0;
+    ncclResult_t result = size > 1 ? ncclGetUniqueId(&seed->id) : ncclSuccess;
+    if (result != ncclSuccess) {
+        free(seed);
+        return error_set(err, status_of(result), "no id for generation %llu: NCCL says: %s",
+                         (unsigned long long)generation, ncclGetErrorString(result));
+    }
+    if (size > 1) {
+        memcpy(key_out->data, &seed->id, sizeof seed->id);
+        key_out->bytes = sizeof seed->id;
+    }
+    *seed_out = seed;
+    return STATUS_OK;
+}
+
+void comm_seed_destroy(struct comm_seed **seed) {
+    free(*seed);
+    *seed = NULL;
+}
+
+static enum status make_nccl(struct comm *comm, const struct comm_key *key,
+                             const _Atomic bool *cancel, struct error *err) {
+    const char *doing = "joining the group";
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    ncclUniqueId id;
+    ncclComm_t nccl = NULL;
+    config.blocking = 0;
+    memcpy(&id, key->data, sizeof id);
+    begin_watch(comm, doing);
+    pthread_mutex_lock(&comm->call_lock);
+    ncclResult_t result = ncclCommInitRankConfig(&nccl, (int)comm->size, id, (int)comm->rank,
+                                                 &config);
+    atomic_store(&comm->nccl, nccl);
+    pthread_mutex_unlock(&comm->call_lock);
+    result = settle(comm, result, cancel);
+    end_watch(comm);
+    if (result != ncclSuccess) break_comm(comm, FAULT_NCCL, (int)result);
+    return tell_fault(comm, doing, err);
+}
+
+static enum status start_watchdog(struct comm *comm, struct error *err) {
+    pthread_condattr_t attributes;
+    pthread_condattr_init(&attributes);
+    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+    pthread_mutex_init(&comm->lock, NULL);
+    pthread_mutex_init(&comm->call_lock, NULL);
+    pthread_cond_init(&comm->changed, &attributes);
+    pthread_condattr_destroy(&attributes);
+    if (comm->size == 1) return STATUS_OK;
+    int error = pthread_create(&comm->watchdog, NULL, watch, comm);
+    if (error == 0) return STATUS_OK;
+    return error_set(err, STATUS_RESOURCE_EXHAUSTED, "no thread to watch a communicator: %s",
+                     strerror(error));
+}
+
+enum status comm_join(const struct comm_key *key, uint32_t rank, uint32_t size, uint64_t generation,
+                      uint32_t timeout_ms, const _Atomic bool *cancel, struct comm **comm_out,
+                      struct error *err) {
+    (void)generation; /* an id is of one */
+    CHECK(size >= 1 && size <= TP_MAX && rank < size);
+    if (size > 1 && key->bytes != sizeof(ncclUniqueId))
+        return error_set(err, STATUS_INVALID_ARGUMENT,
+                         "group.key: found %u bytes, accepted: an NCCL id of %zu", key->bytes,
+                         sizeof(ncclUniqueId));
+    struct comm *comm = calloc(1, sizeof *comm);
+    if (!comm) return error_set(err, STATUS_RESOURCE_EXHAUSTED, "no memory for a communicator");
+    comm->rank = rank;
+    comm->size = size;
+    comm->wait_ms = timeout_ms;
+    enum status status = start_watchdog(comm, err);
+    if (status != STATUS_OK) {
+        free(comm);
+        return status;
+    }
+    if (size > 1) status = make_nccl(comm, key, cancel, err);
+    if (status != STATUS_OK)
+        comm_close(&comm);
+    else
+        *comm_out = comm;
+    return status;
+}
+
+void comm_close(struct comm **comm) {
+    struct comm *closed = *comm;
+    if (!closed) return;
+    comm_abort(closed);
+    abort_nccl(closed); /* also where it was made after the fault */
+    if (closed->size > 1) {
+        pthread_mutex_lock(&closed->lock);
+        closed->ending = true;
+        pthread_cond_broadcast(&closed->changed);
+        pthread_mutex_unlock(&closed->lock);
+        pthread_join(closed->watchdog, NULL);
+    }
+    pthread_cond_destroy(&closed->changed);
+    pthread_mutex_destroy(&closed->call_lock);
+    pthread_mutex_destroy(&closed->lock);
+    free(closed);
+    *comm = NULL;
+}
+
+void comm_abort(struct comm *comm) {
+    break_comm(comm, FAULT_ABORTED, 0);
+}
+
+uint32_t comm_rank(const struct comm *comm) {
+    return comm->rank;
+}
+
+uint32_t comm_size(const struct comm *comm) {
+    return comm->size;
+}
+
+const void *comm_memory(const struct comm *comm, size_t *bytes_out) {
+    (void)comm; /* NCCL's buffers are the device's, and it does not say where */
+    *bytes_out = 0;
+    return NULL;
+}
+
+/* Collectives end on the device, where nobody looks at the clock. */
+void comm_take_times(struct comm *comm, struct histogram *into) {
+    (void)comm;
+    (void)into;
+}
+
+uint64_t comm_sequence(const struct comm *comm) {
+    return atomic_load_explicit(&comm->sequence, memory_order_relaxed);
+}

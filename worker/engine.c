@@ -1,0 +1,459 @@
+#include "engine.h"
+
+#include <inttypes.h>
+#include <pthread.h>
+#include <stdlib.h>
+
+#include "base/check.h"
+#include "base/clock.h"
+#include "cpus.h"
+#include "drafter.h"
+#include "inspection.h"
+#include "kv_shadow.h"
+#include "model.h"
+#include "penalties.h"
+#include "sampler.h"
+#include "team.h"
+
+struct engine {
+    struct engine_options options;
+    const struct weights *weights;
+    struct kernel_team *team;
+    struct kernel_ctx ctx;
+    struct scratch scratch;
+    struct kv_pool *kv;
+    struct kv_shadow *shadow; /* NULL without options.shadow_hash */
+    struct penalties *penalties;
+    struct step *step;
+    struct sampler *sampler;
+    struct drafter *drafter; /* NULL without options.drafter */
+    double *inv_freq;
+    struct model model;
+    float *capture; /* the caller's, or NULL */
+
+    /* What other threads may ask for while a step runs. The compute thread alone changes comm, so
+     * it reads it without the lock. */
+    pthread_mutex_t lock;
+    struct comm *comm;
+    struct engine_progress progress;
+    struct engine_numbers numbers;
+};
+
+static enum status check_options(const struct weights *weights,
+                                 const struct engine_options *options, struct error *err);
+static enum status create_parts(struct engine *engine, struct error *err);
+static enum status create_drafter(struct engine *engine, struct error *err);
+static void make_model(struct engine *engine);
+static enum status run_step(struct engine *engine, const struct step_plan *plan,
+                            struct step_result *result_out, struct error *err);
+static enum status draft(struct engine *engine, const struct step_plan *plan,
+                         const struct step_final *final, struct step_result *result_out,
+                         struct error *err);
+static void copy_pages(const struct engine *engine, const struct kv_page_copy *copy,
+                       uint32_t count);
+static void move_tokens(const struct engine *engine, const struct step_final *final);
+
+enum status engine_create(const struct weights *weights, const struct engine_options *options,
+                          struct engine **engine_out, struct error *err) {
+    enum status status = check_options(weights, options, err);
+    if (status != STATUS_OK) return status;
+    struct engine *engine = calloc(1, sizeof *engine);
+    if (!engine) return error_set(err, STATUS_RESOURCE_EXHAUSTED, "no memory for an engine");
+    engine->options = *options;
+    if (options->page_cap < options->page_count) engine->options.page_cap = options->page_count;
+    engine->weights = weights;
+    CHECK(pthread_mutex_init(&engine->lock, NULL) == 0);
+    status = create_parts(engine, err);
+    if (status != STATUS_OK) {
+        engine_destroy(&engine);
+        return status;
+    }
+    make_model(engine);
+    engine->numbers.kv_bytes = kv_pool_bytes(engine->kv);
+    engine->numbers.scratch_bytes = engine->scratch.bytes;
+    *engine_out = engine;
+    return STATUS_OK;
+}
+
+void engine_destroy(struct engine **engine) {
+    if (!*engine) return;
+    comm_close(&(*engine)->comm);
+    drafter_destroy(&(*engine)->drafter);
+    sampler_destroy(&(*engine)->sampler);
+    step_destroy(&(*engine)->step);
+    penalties_destroy(&(*engine)->penalties);
+    kv_shadow_destroy(&(*engine)->shadow);
+    kv_pool_destroy(&(*engine)->kv);
+    scratch_deinit(&(*engine)->scratch);
+    team_destroy(&(*engine)->team);
+    free((*engine)->inv_freq);
+    pthread_mutex_destroy(&(*engine)->lock);
+    free(*engine);
+    *engine = NULL;
+}
+
+void engine_set_group(struct engine *engine, uint64_t generation, struct comm *comm) {
+    if (comm)
+        CHECK(comm_size(comm) == engine->weights->tp && comm_rank(comm) == engine->weights->rank);
+    pthread_mutex_lock(&engine->lock);
+    comm_close(&engine->comm);
+    engine->comm = comm;
+    engine->progress = (struct engine_progress){
+        .generation = generation, .collective_ns = engine->numbers.all_reduce_times.sum_ns};
+    pthread_mutex_unlock(&engine->lock);
+    step_restart(engine->step, generation);
+}
+
+enum status engine_step(struct engine *engine, const struct step_plan *plan,
+                        struct step_result *result_out, struct error *err) {
+    int64_t begin_ns = clock_now_ns();
+    *result_out = (struct step_result){
+        .generation = plan->generation, .step = plan->step, .rank = engine->weights->rank};
+    enum status status = run_step(engine, plan, result_out, err);
+    if (status != STATUS_OK)
+        return error_wrap(err, status, "rank %u step %" PRIu64, engine->weights->rank, plan->step);
+    result_out->compute_ns = (uint64_t)(clock_now_ns() - begin_ns);
+    pthread_mutex_lock(&engine->lock);
+    engine->progress.step = plan->step;
+    comm_take_times(engine->comm, &engine->numbers.all_reduce_times);
+    engine->progress.collective_ns = engine->numbers.all_reduce_times.sum_ns;
+    histogram_take(&engine->numbers.step_times, result_out->compute_ns);
+    pthread_mutex_unlock(&engine->lock);
+    return STATUS_OK;
+}
+
+void engine_capture_logits(struct engine *engine, float *logits) {
+    engine->capture = logits;
+}
+
+void engine_capture_residual(struct engine *engine, float *residual) {
+    engine->model.capture = residual;
+}
+
+void engine_abort(struct engine *engine) {
+    pthread_mutex_lock(&engine->lock);
+    if (engine->comm) comm_abort(engine->comm);
+    pthread_mutex_unlock(&engine->lock);
+}
+
+struct engine_progress engine_progress(const struct engine *engine) {
+    pthread_mutex_t *lock = (pthread_mutex_t *)&engine->lock;
+    pthread_mutex_lock(lock);
+    struct engine_progress progress = engine->progress;
+    if (engine->comm) progress.collective_seq = comm_sequence(engine->comm);
+    pthread_mutex_unlock(lock);
+    return progress;
+}
+
+struct engine_numbers engine_numbers(const struct engine *engine) {
+    pthread_mutex_t *lock = (pthread_mutex_t *)&engine->lock;
+    pthread_mutex_lock(lock);
+    struct engine_numbers numbers = engine->numbers;
+    pthread_mutex_unlock(lock);
+    return numbers;
+}
+
+struct engine_memory engine_memory(const struct engine *engine) {
+    struct engine_memory memory = {
+        .kv = engine->kv, .scratch = &engine->scratch, .drafter = engine->drafter};
+    memory.page_tables = step_page_tables(engine->step, &memory.page_tables_bytes);
+    if (engine->comm) memory.comm = comm_memory(engine->comm, &memory.comm_bytes);
+    return memory;
+}
+
+uint64_t engine_bytes(const struct engine *engine) {
+    uint64_t drafter = engine->drafter ? drafter_bytes(engine->drafter) : 0;
+    return kv_pool_bytes(engine->kv) + engine->scratch.bytes + drafter;
+}
+
+/* ============================== making ======================================================== */
+
+static enum status check_options(const struct weights *weights,
+                                 const struct engine_options *options, struct error *err) {
+    const struct {
+        const char *name;
+        uint64_t value, max;
+    } bounds[] = {
+        {"threads", options->threads, TEAM_THREADS_MAX},
+        {"max_rows", options->max_rows, PLAN_ROWS_MAX},
+        {"max_sequences", options->max_sequences, PLAN_SEQS_MAX},
+        {"page_tok", options->page_tok, KV_PAGE_TOK_MAX},
+        {"page_count", options->page_count, KV_PAGES_MAX},
+        {"context_len", options->context_len, weights->spec.context_max},
+    };
+    for (size_t i = 0; i < sizeof bounds / sizeof bounds[0]; i++)
+        if (bounds[i].value < 1 || bounds[i].value > bounds[i].max)
+            return error_set(err, STATUS_INVALID_ARGUMENT,
+                             "%s is %" PRIu64 ", of 1 to %" PRIu64 " here", bounds[i].name,
+                             bounds[i].value, bounds[i].max);
+    if (options->kv_dtype != KV_BF16 && options->kv_dtype != KV_F32)
+        return error_set(err, STATUS_INVALID_ARGUMENT, "kv_dtype is %d, of 0 (bf16) and 1 (f32)",
+                         (int)options->kv_dtype);
+    if (options->activation_dtype < ACTIVATION_F32 || options->activation_dtype > ACTIVATION_INT8)
+        return error_set(err, STATUS_INVALID_ARGUMENT,
+                         "activation_dtype is %d, of 0 (f32), 1 (bf16) and 2 (int8)",
+                         (int)options->activation_dtype);
+    if (options->prefill_form != PREFILL_ABSORBED && options->prefill_form != PREFILL_EXPANDED)
+        return error_set(err, STATUS_INVALID_ARGUMENT,
+                         "prefill_form is %d, of 0 (absorbed) and 1 (expanded)",
+                         (int)options->prefill_form);
+    return STATUS_OK;
+}
+
+static enum status create_parts(struct engine *engine, struct error *err) {
+    const struct engine_options *options = &engine->options;
+    const struct weights *weights = engine->weights;
+    const struct model_spec *spec = &weights->spec;
+    const struct kv_pool_shape shape = {
+        .layers = spec->layers,
+        .token_dim = spec->kv_rank + spec->rope_dim,
+        .page_tok = options->page_tok,
+        .dtype = options->kv_dtype == KV_F32 ? KERNEL_F32 : KERNEL_BF16,
+    };
+    const struct step_limits limits = {
+        .rows_max = options->max_rows,
+        .slot_count = options->max_sequences,
+        .page_tok = options->page_tok,
+        .page_count = options->page_count,
+        .page_cap = options->page_cap,
+        .context_len = options->context_len,
+        .vocab = spec->vocab,
+        .draft_len = options->drafter ? options->drafter->spec.block - 1 : 0,
+    };
+    engine->inv_freq = calloc(spec->rope_dim / 2, sizeof *engine->inv_freq);
+    engine->team = team_create(options->threads, cpus_spin_budget(options->threads * weights->tp));
+    if (!engine->inv_freq || !engine->team)
+        return error_set(err, STATUS_RESOURCE_EXHAUSTED, "no memory for a team of %u threads",
+                         options->threads);
+    enum status status = kv_pool_create(&shape, &engine->kv, err);
+    if (status == STATUS_OK) status = kv_pool_resize(engine->kv, options->page_count, err);
+    if (status == STATUS_OK)
+        status = scratch_init(&engine->scratch, weights, options->max_rows, options->threads,
+                              options->workspace_bytes, err);
+    if (status == STATUS_OK && options->shadow_hash)
+        status = kv_shadow_create(options->page_cap, options->page_tok, &engine->shadow, err);
+    if (status == STATUS_OK)
+        status = penalties_create(&(struct penalties_shape){.page_count = options->page_cap,
+                                                            .page_tok = options->page_tok,
+                                                            .slot_count = options->max_sequences,
+                                                            .vocab = spec->vocab},
+                                  &engine->penalties, err);
+    if (status == STATUS_OK)
+        status = step_create(&limits, engine->shadow, engine->penalties, &engine->step, err);
+    if (status == STATUS_OK)
+        status = sampler_create(options->max_sequences, options->max_rows, engine->penalties,
+                                &engine->sampler, err);
+    if (status == STATUS_OK && options->drafter) status = create_drafter(engine, err);
+    return status;
+}
+
+static enum status create_drafter(struct engine *engine, struct error *err) {
+    const struct engine_options *options = &engine->options;
+    const struct weights *weights = engine->weights;
+    if (weights->vocab_count < DRAFT_TOP_MAX)
+        return error_set(err, STATUS_UNIMPLEMENTED,
+                         "a drafter, and a rank has %u tokens of the vocabulary, at least %u",
+                         weights->vocab_count, DRAFT_TOP_MAX);
+    return drafter_create(options->drafter,
+                          &(struct drafter_options){
+                              .threads = options->threads,
+                              .max_rows = options->max_rows,
+                              .max_sequences = options->max_sequences,
+                              .page_tok = options->page_tok,
+                              .page_count = options->page_count,
+                              .page_cap = options->page_cap,
+                              .kv_dtype = options->kv_dtype == KV_F32 ? KERNEL_F32 : KERNEL_BF16,
+                              .vocab_count = weights->vocab_count,
+                              .window = options->draft_window,
+                              .shadow_hash = options->shadow_hash,
+                          },
+                          &engine->drafter, err);
+}
+
+static void make_model(struct engine *engine) {
+    const struct engine_options *options = &engine->options;
+    model_spec_inv_freq(&engine->weights->spec, engine->inv_freq);
+    engine->ctx = (struct kernel_ctx){.team = engine->team,
+                                      .scratch = engine->scratch.workspace,
+                                      .scratch_bytes = engine->scratch.workspace_bytes,
+                                      .device = options->device};
+    static const enum kernel_dtype activation[] = {[ACTIVATION_F32] = KERNEL_F32,
+                                                   [ACTIVATION_BF16] = KERNEL_BF16,
+                                                   [ACTIVATION_INT8] = KERNEL_INT8};
+    engine->model = (struct model){
+        .backend = options->backend ? options->backend : &backend_cpu,
+        .ctx = &engine->ctx,
+        .weights = engine->weights,
+        .scratch = &engine->scratch,
+        .kv = engine->kv,
+        .kv_dtype = options->kv_dtype == KV_F32 ? KERNEL_F32 : KERNEL_BF16,
+        .activation = activation[options->activation_dtype],
+        .prefill_form = options->prefill_form,
+        .page_tok = options->page_tok,
+        .segments = KERNEL_SEGMENTS / engine->weights->tp,
+        .softmax_scale = model_spec_softmax_scale(&engine->weights->spec),
+        .inv_freq = engine->inv_freq,
+        .drafter = engine->drafter,
+    };
+}
+
+/* ============================== stepping ====================================================== */
+
+static enum status run_step(struct engine *engine, const struct step_plan *plan,
+                            struct step_result *result_out, struct error *err) {
+    struct comm *comm = engine->comm;
+    if (!comm)
+        return error_set(err, STATUS_FAILED_PRECONDITION, "a plan, and this rank is in no group");
+    const struct step_batch *batch = NULL;
+    enum status status = step_check(engine->step, plan, err);
+    if (status == STATUS_OK) status = step_begin(engine->step, plan, &batch, err);
+    if (status != STATUS_OK) return status;
+    if (batch->copy_count > 0) copy_pages(engine, batch->copy, batch->copy_count);
+    if (batch->rows > 0) status = model_forward(&engine->model, batch, comm, err);
+    if (status == STATUS_OK && engine->capture)
+        status = sampler_logits(&engine->model, batch->rows, comm, engine->capture, err);
+    if (status == STATUS_OK)
+        status = sampler_draw(engine->sampler, &engine->model, plan, batch, comm, result_out, err);
+    if (status != STATUS_OK) return status;
+    const struct step_final *final = step_commit(engine->step, plan, result_out);
+    result_out->state_hash = final->state_hash;
+    if (final->move_count > 0) move_tokens(engine, final);
+    return engine->drafter ? draft(engine, plan, final, result_out, err) : STATUS_OK;
+}
+
+static enum status draft(struct engine *engine, const struct step_plan *plan,
+                         const struct step_final *final, struct step_result *result_out,
+                         struct error *err) {
+    /* Guesses need no speed of bf16, and the widest input of a drafter is not in our workspace. */
+    struct model model = engine->model;
+    model.activation = KERNEL_F32;
+    enum status status = drafter_keep(engine->drafter, &model, final, engine->comm, err);
+    if (status != STATUS_OK || plan->draft_top == 0) return status;
+    int64_t begin_ns = clock_now_ns();
+    status = drafter_guess(engine->drafter, &model, plan, engine->step, engine->comm, result_out,
+                           err);
+    result_out->draft_ns = (uint64_t)(clock_now_ns() - begin_ns);
+    return status;
+}
+
+/* ============================== another size ================================================== */
+
+#define MOVES_AT_A_TIME 64u
+
+static enum status check_resize(const struct engine *engine, uint32_t page_count,
+                                const struct page_move *move, uint32_t move_count,
+                                struct error *err) {
+    uint32_t now = kv_pool_pages(engine->kv);
+    if (page_count < 1 || page_count > engine->options.page_cap)
+        return error_set(err, STATUS_INVALID_ARGUMENT, "a pool of %u pages, of 1 to %u here",
+                         page_count, engine->options.page_cap);
+    for (uint32_t i = 0; i < move_count; i++)
+        if (move[i].source >= now || move[i].target >= now || move[i].source == move[i].target)
+            return error_set(err, STATUS_INVALID_ARGUMENT,
+                             "move %u of page %u to page %u, of two pages below %u", i,
+                             move[i].source, move[i].target, now);
+    return STATUS_OK;
+}
+
+enum status engine_resize(struct engine *engine, uint32_t page_count, const struct page_move *move,
+                          uint32_t move_count, struct error *err) {
+    enum status status = check_resize(engine, page_count, move, move_count, err);
+    if (status != STATUS_OK) return status;
+    for (uint32_t done = 0; done < move_count; done += MOVES_AT_A_TIME) {
+        struct kv_page_copy copy[MOVES_AT_A_TIME];
+        uint32_t count = move_count - done < MOVES_AT_A_TIME ? move_count - done : MOVES_AT_A_TIME;
+        for (uint32_t i = 0; i < count; i++)
+            copy[i] = (struct kv_page_copy){.source = move[done + i].source,
+                                            .target = move[done + i].target,
+                                            .tok_count = engine->options.page_tok};
+        copy_pages(engine, copy, count);
+        if (engine->shadow) kv_shadow_copy(engine->shadow, copy, count);
+        penalties_copy(engine->penalties, copy, count);
+    }
+    uint32_t before = kv_pool_pages(engine->kv);
+    status = kv_pool_resize(engine->kv, page_count, err);
+    if (status == STATUS_OK && engine->drafter) {
+        status = drafter_resize(engine->drafter, page_count, err);
+        struct error ignored; /* what was had a moment ago */
+        if (status != STATUS_OK) CHECK(kv_pool_resize(engine->kv, before, &ignored) == STATUS_OK);
+    }
+    if (status != STATUS_OK) return status;
+    step_resize(engine->step, page_count);
+    pthread_mutex_lock(&engine->lock);
+    engine->numbers.kv_bytes = kv_pool_bytes(engine->kv);
+    pthread_mutex_unlock(&engine->lock);
+    return STATUS_OK;
+}
+
+/* ============================== looking at itself ============================================= */
+
+enum status engine_self_test(struct engine *engine, struct self_test_progress *progress,
+                             struct error *err) {
+    const struct engine_options *options = &engine->options;
+    enum status status = self_test_attention(&engine->model, options->context_len,
+                                             options->max_rows, progress, err);
+    if (status == STATUS_OK) status = self_test_pool(engine->kv, "the cache", progress, err);
+    if (status == STATUS_OK && engine->drafter)
+        status = self_test_pool(drafter_memory(engine->drafter).kv, "the drafter's cache", progress,
+                                err);
+    progress->rung = SELF_TEST_NONE;
+    return status;
+}
+
+enum status engine_test_group(struct engine *engine, struct self_test_progress *progress,
+                              struct error *err) {
+    progress->percent = 0;
+    progress->rung = SELF_TEST_COLLECTIVE;
+    enum status status = self_test_collective(&engine->model, engine->options.max_rows,
+                                              engine->comm, err);
+    progress->rung = SELF_TEST_NONE;
+    return status;
+}
+
+enum status engine_examine(struct engine *engine, const struct control_examine *order,
+                           struct examine_report *report_out, uint64_t **hash_out,
+                           struct error *err) {
+    *hash_out = NULL;
+    if (!engine->comm)
+        return error_set(err, STATUS_FAILED_PRECONDITION,
+                         "an order to examine, and this rank is in no group");
+    *report_out = (struct examine_report){.rank = engine->weights->rank,
+                                          .device = kernel_isa_name()};
+    enum status status = inspection_hash(engine->kv, engine->team, order, report_out, hash_out,
+                                         err);
+    if (status == STATUS_OK && order->rows > 0)
+        inspection_time(&engine->model, engine->options.max_rows, order, report_out);
+    if (status == STATUS_OK && order->rows > 0)
+        status = inspection_time_sum(&engine->model, engine->comm, report_out, err);
+    if (status == STATUS_OK) return status;
+    free(*hash_out);
+    *hash_out = NULL;
+    return status;
+}
+
+static void copy_pages(const struct engine *engine, const struct kv_page_copy *copy,
+                       uint32_t count) {
+    const struct model *model = &engine->model;
+    const struct model_spec *spec = &engine->weights->spec;
+    for (uint32_t layer = 0; layer < spec->layers; layer++)
+        model->backend->kv_copy(&(struct kv_copy_args){.kv = kv_pool_layer(engine->kv, layer),
+                                                       .kv_dtype = model->kv_dtype,
+                                                       .copies = copy,
+                                                       .copy_count = count,
+                                                       .page_tok = model->page_tok,
+                                                       .token_dim = spec->kv_rank + spec->rope_dim},
+                                model->ctx);
+    if (engine->drafter) drafter_copy_pages(engine->drafter, model, copy, count);
+}
+
+static void move_tokens(const struct engine *engine, const struct step_final *final) {
+    const struct model *model = &engine->model;
+    const struct model_spec *spec = &engine->weights->spec;
+    for (uint32_t layer = 0; layer < spec->layers; layer++)
+        model->backend->kv_move(&(struct kv_move_args){.kv = kv_pool_layer(engine->kv, layer),
+                                                       .kv_dtype = model->kv_dtype,
+                                                       .moves = final->move,
+                                                       .move_count = final->move_count,
+                                                       .token_dim = spec->kv_rank + spec->rope_dim},
+                                model->ctx);
+}

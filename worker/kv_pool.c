@@ -1,0 +1,135 @@
+#include "kv_pool.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "base/check.h"
+
+/* Address space of a layer, in tokens: more than a machine holds, and at 61 layers of 1,152 bytes
+ * a token still a hundredth of what a process may address. A multiple of any system's page. */
+#define LAYER_CAP_TOK (UINT64_C(1) << 24)
+
+struct kv_pool {
+    struct kv_pool_shape shape;
+    uint8_t *base;
+    size_t layer_bytes; /* reserved */
+    size_t page_bytes;  /* of one layer */
+    uint32_t page_count;
+};
+
+static bool memory_can_be_had(size_t bytes);
+static bool set_pages(const struct kv_pool *pool, uint32_t from, uint32_t to);
+static size_t mapped_bytes(const struct kv_pool *pool, uint32_t page_count);
+
+enum status kv_pool_create(const struct kv_pool_shape *shape, struct kv_pool **pool_out,
+                           struct error *err) {
+    struct kv_pool *pool = calloc(1, sizeof *pool);
+    if (!pool) return error_set(err, STATUS_RESOURCE_EXHAUSTED, "no memory for the KV pool");
+    size_t token_bytes = shape->token_dim * (shape->dtype == KERNEL_F32 ? 4u : 2u);
+    pool->shape = *shape;
+    pool->page_bytes = token_bytes * shape->page_tok;
+    pool->layer_bytes = token_bytes * LAYER_CAP_TOK;
+    size_t bytes = pool->layer_bytes * shape->layers;
+    void *base = mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (base == MAP_FAILED) {
+        free(pool);
+        return error_set(err, STATUS_RESOURCE_EXHAUSTED,
+                         "%zu bytes of address space for the KV pool: %s", bytes, strerror(errno));
+    }
+    (void)madvise(base, bytes, MADV_HUGEPAGE); /* fewer TLB misses; fine without */
+    pool->base = base;
+    *pool_out = pool;
+    return STATUS_OK;
+}
+
+void kv_pool_destroy(struct kv_pool **pool) {
+    if (!*pool) return;
+    munmap((*pool)->base, (*pool)->layer_bytes * (*pool)->shape.layers);
+    free(*pool);
+    *pool = NULL;
+}
+
+enum status kv_pool_resize(struct kv_pool *pool, uint32_t page_count, struct error *err) {
+    size_t bytes = pool->page_bytes * page_count * pool->shape.layers;
+    size_t grows_bytes = page_count > pool->page_count
+                             ? bytes - pool->page_bytes * pool->page_count * pool->shape.layers
+                             : 0;
+    if (page_count > LAYER_CAP_TOK / pool->shape.page_tok)
+        return error_set(err, STATUS_RESOURCE_EXHAUSTED,
+                         "a KV pool of %u pages of %u tokens; at most %" PRIu64 " tokens",
+                         page_count, pool->shape.page_tok, LAYER_CAP_TOK);
+    if (!memory_can_be_had(grows_bytes))
+        return error_set(err, STATUS_RESOURCE_EXHAUSTED, "a KV pool of %zu bytes: %s", bytes,
+                         strerror(errno));
+    if (!set_pages(pool, pool->page_count, page_count)) {
+        int cause = errno;
+        CHECK(set_pages(pool, page_count, pool->page_count));
+        return error_set(err, STATUS_RESOURCE_EXHAUSTED, "a KV pool of %zu bytes: %s", bytes,
+                         strerror(cause));
+    }
+    pool->page_count = page_count;
+    return STATUS_OK;
+}
+
+void *kv_pool_layer(const struct kv_pool *pool, uint32_t layer) {
+    CHECK(layer < pool->shape.layers);
+    return pool->base + layer * pool->layer_bytes;
+}
+
+size_t kv_pool_layer_bytes(const struct kv_pool *pool) {
+    return mapped_bytes(pool, pool->page_count);
+}
+
+uint32_t kv_pool_pages(const struct kv_pool *pool) {
+    return pool->page_count;
+}
+
+uint32_t kv_pool_layers(const struct kv_pool *pool) {
+    return pool->shape.layers;
+}
+
+size_t kv_pool_page_bytes(const struct kv_pool *pool) {
+    return pool->page_bytes;
+}
+
+uint64_t kv_pool_bytes(const struct kv_pool *pool) {
+    return (uint64_t)mapped_bytes(pool, pool->page_count) * pool->shape.layers;
+}
+
+/* The system judges each request by itself, and layer by layer would grant more than it has. */
+static bool memory_can_be_had(size_t bytes) {
+    if (bytes == 0) return true;
+    void *probe = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (probe == MAP_FAILED) return false;
+    munmap(probe, bytes);
+    return true;
+}
+
+/* A kernel too old to know the request gives memory on first use, as ever. */
+static bool fill(void *memory, size_t bytes) {
+    return madvise(memory, bytes, MADV_POPULATE_WRITE) == 0 || errno == EINVAL;
+}
+
+static bool set_pages(const struct kv_pool *pool, uint32_t from, uint32_t to) {
+    size_t front = mapped_bytes(pool, to), old = mapped_bytes(pool, from);
+    for (uint32_t layer = 0; layer < pool->shape.layers; layer++) {
+        uint8_t *base = kv_pool_layer(pool, layer);
+        if (front > old &&
+            (mprotect(base, front, PROT_READ | PROT_WRITE) != 0 || !fill(base + old, front - old)))
+            return false;
+        if (front < old && (madvise(base + front, old - front, MADV_DONTNEED) != 0 ||
+                            mprotect(base + front, old - front, PROT_NONE) != 0))
+            return false;
+    }
+    return true;
+}
+
+/* Of one layer, in whole system pages. */
+static size_t mapped_bytes(const struct kv_pool *pool, uint32_t page_count) {
+    const size_t granule = 1u << 16; /* a multiple of every system's page size */
+    return (pool->page_bytes * page_count + granule - 1) / granule * granule;
+}
