@@ -69,8 +69,8 @@ struct client {
     uv_timer_t tick;
     struct chan *chan;
     char *endpoint;
-    char *public_key; /* ours; NULL: none */
-    bool cut;         /* what answers at the endpoint ends our handshakes */
+    char *public_key;    /* ours; NULL: none */
+    enum chan_link link; /* the last news of it */
     uint32_t deadline_ms;
     int64_t silence_ns;
     const volatile int *cancel;
@@ -186,20 +186,10 @@ static void receive(void *user, struct bytes peer, const struct bytes part[FRAME
 static void link_changed(void *user, enum chan_link link) {
     struct client *client = user;
     struct exchange *exchange = client->exchange;
-    if (link == CHAN_LINK_UP || link == CHAN_LINK_CUT) client->cut = link == CHAN_LINK_CUT;
-    if (exchange == NULL || exchange->state == EXCHANGE_DONE) return;
-    if (link == CHAN_LINK_REFUSED)
-        finish(exchange, error_set(exchange->err, STATUS_UNAUTHENTICATED,
-                                   "%s: the server does not allow our key %s", client->endpoint,
-                                   client->public_key));
-    if (link == CHAN_LINK_FOREIGN)
-        finish(exchange, error_set(exchange->err, STATUS_UNAUTHENTICATED, "%s: the server %s",
-                                   client->endpoint,
-                                   client->public_key ? "speaks no CURVE, and we have keys"
-                                                      : "speaks CURVE, and we have no keys"));
-    if (link == CHAN_LINK_DOWN && exchange->state == EXCHANGE_CANCELLED)
-        finish(exchange, exchange->status);
-    if (link == CHAN_LINK_DOWN && exchange->state == EXCHANGE_OPEN)
+    client->link = link;
+    if (link != CHAN_LINK_DOWN || exchange == NULL) return;
+    if (exchange->state == EXCHANGE_CANCELLED) finish(exchange, exchange->status);
+    if (exchange->state == EXCHANGE_OPEN)
         finish(exchange, error_set(exchange->err, STATUS_UNAVAILABLE, "%s: the connection broke",
                                    client->endpoint));
 }
@@ -208,6 +198,29 @@ static void link_changed(void *user, enum chan_link link) {
 
 static void ticked(uv_timer_t *tick) {
     (void)tick;
+}
+
+/* The server's verdict on our key holds for every call, so it may have come before this one. */
+static void judge_link(struct client *client, struct exchange *exchange) {
+    const char *difference = client->public_key ? "speaks no CURVE, and we have keys"
+                                                : "speaks CURVE, and we have no keys";
+    if (client->link == CHAN_LINK_REFUSED)
+        finish(exchange, error_set(exchange->err, STATUS_UNAUTHENTICATED,
+                                   "%s: the server does not allow our key %s", client->endpoint,
+                                   client->public_key));
+    if (client->link == CHAN_LINK_FOREIGN)
+        finish(exchange, error_set(exchange->err, STATUS_UNAUTHENTICATED, "%s: the server %s",
+                                   client->endpoint, difference));
+}
+
+static void give_up(struct client *client, struct exchange *exchange) {
+    const char *why = client->link != CHAN_LINK_CUT ? ""
+                      : client->public_key
+                          ? " that has the key we expect: handshakes are ended there"
+                          : ": handshakes are ended there, as by one that speaks "
+                            "CURVE, and we have no keys";
+    finish(exchange, error_set(exchange->err, STATUS_UNAVAILABLE, "no server at %s%s",
+                               client->endpoint, why));
 }
 
 static void try_to_start(struct client *client, struct exchange *exchange, int64_t now_ns) {
@@ -221,10 +234,7 @@ static void try_to_start(struct client *client, struct exchange *exchange, int64
         exchange->ping_ns = now_ns + PING_MS * NS_PER_MS;
         client->heard_ns = now_ns;
     } else if (now_ns >= exchange->give_up_ns) {
-        finish(exchange,
-               error_set(exchange->err, STATUS_UNAVAILABLE, "no server at %s%s", client->endpoint,
-                         client->cut ? " that has the key we expect: handshakes are ended there"
-                                     : ""));
+        give_up(client, exchange);
     }
 }
 
@@ -253,6 +263,7 @@ static void advance(struct client *client, struct exchange *exchange) {
         cancel(client, exchange,
                error_set(exchange->err, STATUS_DEADLINE_EXCEEDED, "%s: no end within %u ms",
                          client->endpoint, client->deadline_ms));
+    if (exchange->state == EXCHANGE_WAITING) judge_link(client, exchange);
     if (exchange->state == EXCHANGE_WAITING) try_to_start(client, exchange, now_ns);
     if (exchange->state == EXCHANGE_CANCELLED && now_ns >= exchange->give_up_ns)
         finish(exchange, exchange->status);
@@ -272,7 +283,7 @@ static enum status run(struct client *client, struct exchange *exchange) {
                                                      : now_ns + client->deadline_ms * NS_PER_MS;
     exchange->give_up_ns = now_ns + client->silence_ns;
 
-    uv_run(&client->loop, UV_RUN_NOWAIT); /* old news of the link is not about this call */
+    uv_run(&client->loop, UV_RUN_NOWAIT); /* that the link broke before is not about this call */
     client->exchange = exchange;
     uv_timer_start(&client->tick, ticked, TICK_MS, TICK_MS);
     advance(client, exchange);
@@ -282,7 +293,10 @@ static enum status run(struct client *client, struct exchange *exchange) {
     }
     uv_timer_stop(&client->tick);
     client->exchange = NULL;
-    if (!exchange->ended) chan_reconnect(client->chan);
+    if (!exchange->ended) {
+        client->link = CHAN_LINK_DOWN;
+        chan_reconnect(client->chan);
+    }
     return exchange->status;
 }
 
@@ -489,6 +503,7 @@ enum status client_open(const struct client_options *options, struct client **cl
     CHECK(client->endpoint != NULL && client->zmq_context != NULL);
     client->deadline_ms = options->deadline_ms;
     client->cancel = options->cancel;
+    client->link = CHAN_LINK_DOWN;
     client->silence_ns = NS_PER_MS *
                          (options->silence_ms != 0 ? options->silence_ms : CLIENT_SILENCE_MS);
     /* Decoders take what their message's size allows: one header, one body; and a header to send

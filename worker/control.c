@@ -383,9 +383,14 @@ static void on_link(void *user, enum chan_link link) {
 static void out_of_patience(uv_timer_t *timer) {
     struct control *control = timer->data;
     if (control->told_to_end) leave(control, EXIT_CODE_OK);
+    const char *why = !control->cut ? ""
+                      : control->config->curve_keys
+                          ? " to the key in " CURVE_COORDINATOR_PUBLIC
+                            ": handshakes are ended there"
+                          : ": handshakes are ended there, as by one that speaks CURVE; accepted: "
+                            "its --curve-keys";
     fprintf(stderr, "espalier-worker: no coordinator answers at %s%s\n", control->config->endpoint,
-            control->cut ? " to the key in " CURVE_COORDINATOR_PUBLIC ": handshakes are ended there"
-                         : "");
+            why);
     leave(control, EXIT_CODE_TEMPORARY);
 }
 

@@ -455,6 +455,44 @@ static void a_server_that_is_not_there_is_unavailable(void **state) {
     stop(&fixture);
 }
 
+/* Speaks CURVE to whoever has its key. */
+static void serve_curve(void *user) {
+    struct server *server = user;
+    char public_key[41], secret_key[41];
+    int on = 1;
+    void *context = zmq_ctx_new(), *router = zmq_socket(context, ZMQ_ROUTER);
+    assert_int_equal(zmq_curve_keypair(public_key, secret_key), 0);
+    assert_int_equal(zmq_setsockopt(router, ZMQ_CURVE_SERVER, &on, sizeof on), 0);
+    assert_int_equal(zmq_setsockopt(router, ZMQ_CURVE_SECRETKEY, secret_key, sizeof secret_key), 0);
+    assert_int_equal(zmq_bind(router, server->endpoint), 0);
+    net_gate_open(&server->ready, 'r');
+    for (;;)
+        pause();
+}
+
+/* Whether the server's verdict comes during a call or before it. */
+static void a_server_that_wants_keys_says_so(void **state) {
+    (void)state;
+    struct fixture fixture = {0};
+    net_dir_init(&fixture.dir);
+    net_gate_init(&fixture.server.ready);
+    fixture.server.endpoint = fixture.dir.endpoint;
+    fixture.pid = net_fork(serve_curve, &fixture.server);
+    net_gate_wait(&fixture.server.ready);
+    net_gate_deinit(&fixture.server.ready);
+    start_client(&fixture, (struct client_options){.silence_ms = SILENCE_MS});
+    for (int i = 0; i < 3; i++) {
+        struct generate_summary summary;
+        struct error err;
+        usleep(i * 200000);
+        enum status status = generate(&fixture, "count 1", &summary, &err);
+        /* UNAVAILABLE: each time it hung up before it had told us what it speaks */
+        assert_true(status == STATUS_UNAUTHENTICATED || status == STATUS_UNAVAILABLE);
+        if (!strstr(err.text, "speaks CURVE, and we have no keys")) fail_msg("\"%s\"", err.text);
+    }
+    stop(&fixture);
+}
+
 static void a_server_that_comes_later_is_found(void **state) {
     (void)state;
     struct fixture fixture = {0};
@@ -745,6 +783,7 @@ int main(void) {
         cmocka_unit_test(a_trailer_outlives_its_server),
         cmocka_unit_test(refusals_carry_their_reason),
         cmocka_unit_test(a_server_that_is_not_there_is_unavailable),
+        cmocka_unit_test(a_server_that_wants_keys_says_so),
         cmocka_unit_test(a_server_that_comes_later_is_found),
         cmocka_unit_test(a_server_that_dies_is_noticed_at_once),
         cmocka_unit_test(a_server_that_falls_silent_is_given_up),
