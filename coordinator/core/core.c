@@ -770,6 +770,7 @@ void core_check(const struct core *core) {
     CHECK(!core->exited || core->requests.pool.used_count == 0);
     CHECK(core->scheduler.pages.pool.page_count == core->options.page_count);
     CHECK(serving || core->resize.state == RESIZE_STATE_IDLE);
+    CHECK(core->resize.state != RESIZE_STATE_IDLE || !core->resize.has_call);
     CHECK(serving || !core->examine.asked);
     CHECK(core->examine.asked || !core->examine.has_call);
     const struct request_table *requests = &core->requests;

@@ -222,7 +222,6 @@ static void begin_pages(struct resize *resize, uint32_t page_count, int64_t now_
 
 static void take_request(struct resize *resize, const struct event *event) {
     resize->call = event->resize.call;
-    resize->has_call = true;
     resize->request = event->resize.request;
     resize->failure = STATUS_OK;
     resize->progress = (struct resize_progress){
@@ -247,10 +246,13 @@ void resize_begin(struct resize *resize, const struct event *event) {
     }
     if (status == STATUS_OK && (request->tokens > 0 || request->mem_fraction > 0))
         status = check_serving(resize, &err);
-    if (status != STATUS_OK)
+    if (status != STATUS_OK) {
         effect_buf_end(effects, event->resize.call, status,
                        effect_buf_text(effects, "%s", err.text), NULL);
-    else if (request->mem_fraction > 0)
+        return;
+    }
+    resize->has_call = true;
+    if (request->mem_fraction > 0)
         ask_size(resize, event->now_ns);
     else
         begin_pages(resize, page_count, event->now_ns);
