@@ -417,8 +417,8 @@ enum status engine_examine(struct engine *engine, const struct control_examine *
     if (!engine->comm)
         return error_set(err, STATUS_FAILED_PRECONDITION,
                          "an order to examine, and this rank is in no group");
-    *report_out = (struct examine_report){.rank = engine->weights->rank,
-                                          .device = kernel_isa_name()};
+    *report_out = (struct examine_report){
+        .rank = engine->weights->rank, .device = kernel_isa_name(), .pages_per_hash = 1};
     enum status status = inspection_hash(engine->kv, engine->team, order, report_out, hash_out,
                                          err);
     if (status == STATUS_OK && order->rows > 0)

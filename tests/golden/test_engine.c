@@ -721,6 +721,24 @@ static void test_options_are_checked(void **state) {
     rig_close(&rig);
 }
 
+/* What is refused is told too, and so must be a message that is accepted. */
+static void test_a_refused_examination_can_be_told(void **state) {
+    (void)state;
+    struct rig *rig = open_rig(false);
+    const uint32_t page = KV_PAGES_MAX;
+    const struct control_examine order = {.page = &page, .page_count = 1};
+    struct examine_report report;
+    uint64_t *hash;
+    struct error err;
+    assert_int_equal(engine_examine(rig->engine, &order, &report, &hash, &err),
+                     STATUS_INVALID_ARGUMENT);
+    assert_non_null(strstr(err.text, "is to be examined, of a pool of"));
+    assert_null(hash);
+    assert_int_equal(report.hash_count, 0);
+    assert_int_equal(report.pages_per_hash, 1);
+    rig_close(&rig);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_bad_plans_change_nothing),
@@ -736,6 +754,7 @@ int main(void) {
         cmocka_unit_test(test_groups_come_and_go),
         cmocka_unit_test(test_another_thread_watches_and_aborts),
         cmocka_unit_test(test_options_are_checked),
+        cmocka_unit_test(test_a_refused_examination_can_be_told),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }
