@@ -394,7 +394,7 @@ enum status codec_decode_snapshot(struct bytes wire, struct arena *arena,
                                              KV_F32),
         .activation_dtype = (enum activation_dtype)wire_enum(&reader, "activation_dtype",
                                                              (int)in->activation_dtype,
-                                                             ACTIVATION_F32, ACTIVATION_BF16),
+                                                             ACTIVATION_F32, ACTIVATION_INT8),
     };
     get_speculated(&reader, in, &message_out->speculated);
     message_out->rank = get_ranks(&reader, in, &message_out->rank_count);

@@ -212,6 +212,7 @@ enum kv_dtype { KV_BF16 = 0, KV_F32 = 1 };
 /* What products round their activations to, where the weights are stored as bf16 or INT4. INT8 is
  * for INT4 weights alone; the others then take bf16. */
 enum activation_dtype { ACTIVATION_F32 = 0, ACTIVATION_BF16 = 1, ACTIVATION_INT8 = 2 };
+const char *activation_dtype_name(enum activation_dtype dtype); /* as --activation-dtype has it */
 
 struct snapshot {
     uint64_t boot_id;

@@ -150,6 +150,7 @@ static void tokens_are_found_as_recorded(void **state) {
     const struct verify_tokens_of one = {.fingerprint = 0xabc};
     const struct verify_tokens_of other = {.fingerprint = 0xabc, .activation = ACTIVATION_BF16};
     const struct verify_tokens_of third = {.fingerprint = 0xabc, .kv = KV_F32};
+    const struct verify_tokens_of int8 = {.fingerprint = 0xabc, .activation = ACTIVATION_INT8};
     const struct verify_tokens first = {.token = {7, 8, 9}, .count = 3};
     const struct verify_tokens second = {.token = {5}, .count = 1};
     struct verify_tokens found;
@@ -164,6 +165,8 @@ static void tokens_are_found_as_recorded(void **state) {
     assert_int_equal(verify_tokens_find(path, &other, &found, &err), STATUS_OK);
     assert_int_equal(found.token[0], 5);
     assert_int_equal(verify_tokens_find(path, &third, &found, &err), STATUS_OK);
+    assert_int_equal(found.count, 0);
+    assert_int_equal(verify_tokens_find(path, &int8, &found, &err), STATUS_OK);
     assert_int_equal(found.count, 0);
     FILE *file = fopen(path, "a");
     fputs("0000000000000abc f32 f32 1 x 3\n", file);

@@ -300,7 +300,7 @@ void sample_snapshot(struct sample_source *source, struct snapshot *message) {
         .model_fingerprint = any(source),
         .context_promised = number(source, 0, CONTEXT_TOK_MAX),
         .kv_dtype = coin(source) ? KV_F32 : KV_BF16,
-        .activation_dtype = coin(source) ? ACTIVATION_BF16 : ACTIVATION_F32,
+        .activation_dtype = (enum activation_dtype)number(source, 0, ACTIVATION_INT8),
     };
     for (uint32_t i = 0; i < SPECULATION_DEPTHS; i++)
         message->speculated.accepted[i] = any(source);
