@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "session.h"
+#include "shipped.h"
 #include "verify_climb.h"
 
 #define PROGRAM_NAME "espalier verify"
@@ -34,9 +35,9 @@ static int verify_service(void *user, const struct client_options *client) {
 int cmd_verify(int argc, char *const *argv) {
     struct session_flags session = {0};
     struct run_dir dir;
-    struct verify verify = {
-        .limits_path = ESPALIER_VERIFY_LIMITS,
-        .options = {.tokens_path = ESPALIER_VERIFY_TOKENS, .show_progress = isatty(STDERR_FILENO)}};
+    struct verify verify = {.limits_path = shipped_path(SHIPPED_VERIFY_LIMITS),
+                            .options = {.tokens_path = shipped_path(SHIPPED_VERIFY_TOKENS),
+                                        .show_progress = isatty(STDERR_FILENO)}};
     struct option table[] = {
         {.name = "--context",
          .type = OPTION_COUNT,
@@ -50,13 +51,13 @@ int cmd_verify(int argc, char *const *argv) {
          .type = OPTION_TEXT,
          .value = &verify.limits_path,
          .argument = "FILE",
-         .fallback = "deploy/verify.thresholds",
+         .fallback = "verify.thresholds, as it came with this program",
          .help = "what is still well"},
         {.name = "--tokens",
          .type = OPTION_TEXT,
          .value = &verify.options.tokens_path,
          .argument = "FILE",
-         .fallback = "deploy/verify.tokens",
+         .fallback = "verify.tokens, likewise",
          .help = "recorded tokens to compare with"},
         {.name = "--record",
          .type = OPTION_TEXT,

@@ -4,10 +4,11 @@
 #include <string.h>
 
 #include "base/check.h"
+#include "shipped.h"
 
 const char *group_flags_default_model(void) {
     const char *path = getenv("ESPALIER_MODEL_PATH");
-    return path && *path ? path : ESPALIER_MODEL_DIR;
+    return path && *path ? path : shipped_path(SHIPPED_MODEL);
 }
 
 const char *group_flags_given(const struct options_program *program) {
@@ -46,8 +47,8 @@ struct group_speculation group_flags_speculation(const char *model, const char *
                                                  const char *algorithm) {
     bool wants_drafter = !algorithm || strcmp(algorithm, "dflash") == 0 ||
                          strcmp(algorithm, "auto") == 0;
-    if (!drafter && wants_drafter && is_same_folder(model, ESPALIER_MODEL_DIR))
-        drafter = ESPALIER_DRAFTER_DIR;
+    if (!drafter && wants_drafter && is_same_folder(model, shipped_path(SHIPPED_MODEL)))
+        drafter = shipped_path(SHIPPED_DRAFTER);
     if (!algorithm) algorithm = drafter ? "auto" : "none";
     return (struct group_speculation){.drafter = drafter, .algorithm = algorithm};
 }

@@ -6,6 +6,7 @@ installs exists and is all that the programs need, what it promises is in what i
 
 follow_dockerfile.py goes further where there are Debian roots to follow it in.
 """
+import json
 import os
 import re
 import shutil
@@ -89,7 +90,20 @@ def check_packages():
           f"RUNTIME_PACKAGES: found {sorted(runtime)}, needed {sorted(needed - ALWAYS_THERE)}")
 
 
-def check_installed(stages):
+def check_shipped(target):
+    """An installed program finds what came with it, and not what it was built beside."""
+    program, share = f"{target}/usr/bin/espalier", f"{target}/usr/share/espalier"
+    plan = json.loads(output(program, "plan", "--tp", "2", "--json"))
+    check(os.path.realpath(plan["model"]) == f"{share}/model", f"it plans {plan['model']}")
+    check(plan["line_bytes"]["draft_weights"] > 0, "it plans without the model's drafter")
+    check(os.path.exists(f"{share}/verify.tokens"), f"no {share}/verify.tokens")
+    with open(f"{share}/verify.thresholds", "a", encoding="utf-8") as file:
+        file.write("no_limit 1\n")
+    refusal = subprocess.run([program, "verify"], capture_output=True, text=True, check=False)
+    check("/share/espalier/verify.thresholds" in refusal.stderr, f"verify says {refusal.stderr}")
+
+
+def check_installed():
     """What `cmake --install` lays out, as the image and the units expect it."""
     target = tempfile.mkdtemp(prefix="espalier-image-", dir="/tmp")
     try:
@@ -97,7 +111,7 @@ def check_installed(stages):
                        stdout=subprocess.DEVNULL, env={**os.environ, "DESTDIR": target})
         for program in PROGRAMS:
             check(os.access(f"{target}/usr/bin/{program}", os.X_OK), f"no {program}")
-        promised = [rest.split("=", 1)[1] for word, rest in stages[""] if word == "ENV"]
+        promised = []
         units = os.listdir(f"{SOURCE}/deploy/systemd")
         promised += [f"/usr/lib/systemd/system/{unit}" for unit in units]
         for unit in units:
@@ -107,6 +121,7 @@ def check_installed(stages):
             promised += re.findall(r"^ExecStart=(\S+)", text, re.MULTILINE)
         for path in promised:
             check(os.path.exists(target + path), f"{path} is promised and not installed")
+        check_shipped(target)
     finally:
         shutil.rmtree(target)
 
@@ -115,7 +130,7 @@ def main():
     stages = dockerfile.stages(dockerfile.read(f"{SOURCE}/deploy/Dockerfile"))
     check_stages(stages)
     check_packages()
-    check_installed(stages)
+    check_installed()
     print("image: what it copies, installs and promises is there")
 
 
