@@ -34,7 +34,7 @@
 #define SLOW_TOK 1900u
 #endif
 #define SLICE_MS        400 /* a slow rank runs for a part of each */
-#define RUN_MS_MIN      10
+#define RUN_MS_MIN      5
 #define DEATH_GAP_MS    13000 /* more than five losses in a minute end the group */
 #define LIFE_MS         100000
 #define CPU_ASKS        500u
