@@ -177,9 +177,7 @@ bool observers_call(struct observers *observers, struct pool_id call, const char
 bool observers_cancel(struct observers *observers, struct pool_id call, enum status reason) {
     for (uint32_t i = 0; i < observers->used; i++) {
         struct observer *observer = &observers->observer[i];
-        if (observer->kind == KIND_FREE || observer->call.slot != call.slot ||
-            observer->call.generation != call.generation)
-            continue;
+        if (observer->kind == KIND_FREE || !pool_id_equal(observer->call, call)) continue;
         observer->kind = KIND_FREE;
         rpc_end(observers->server, call, reason, "", no_body);
         schedule(observers);

@@ -121,8 +121,7 @@ static struct generate_delta *begun(struct effect_buf *buf, struct pool_id call,
                                     const struct generate_delta *delta) {
     if (buf->count == 0 || buf->effect[buf->count - 1].type != EFFECT_CALL_DATA) return NULL;
     struct effect *last = &buf->effect[buf->count - 1];
-    bool is_same = last->call_data.call.slot == call.slot &&
-                   last->call_data.call.generation == call.generation;
+    bool is_same = pool_id_equal(last->call_data.call, call);
     return is_same && goes_on(&last->call_data.delta, delta) ? &last->call_data.delta : NULL;
 }
 

@@ -47,6 +47,10 @@ bool pool_is_live(const struct pool *pool, struct pool_id id) {
            pool->generation[id.slot] == id.generation;
 }
 
+bool pool_id_equal(struct pool_id a, struct pool_id b) {
+    return a.slot == b.slot && a.generation == b.generation;
+}
+
 uint32_t pool_next_used(const struct pool *pool, uint32_t from) {
     for (uint32_t word = from / WORD_BITS; word * WORD_BITS < pool->capacity; word++) {
         uint64_t bits = pool->used_bits[word];

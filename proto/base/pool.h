@@ -35,6 +35,9 @@ void pool_release(struct pool *pool, struct pool_id id);
 
 bool pool_is_live(const struct pool *pool, struct pool_id id);
 
+/* The same use of the same slot. */
+bool pool_id_equal(struct pool_id a, struct pool_id b);
+
 /* The first slot in use at or after `from`; POOL_NO_SLOT at the end: for loops over live slots. */
 uint32_t pool_next_used(const struct pool *pool, uint32_t from);
 

@@ -25,7 +25,7 @@ is_pure() {
     arena_alloc | arena_calloc | arena_reset | arena_resize | arena_init_at) ;;
     histogram_take | histogram_add | histogram_count | histogram_bound_ns) ;;
     log_limit_pass) ;;
-    pool_acquire | pool_release | pool_is_live | pool_next_used) ;;
+    pool_acquire | pool_release | pool_is_live | pool_id_equal | pool_next_used) ;;
     expf | tree_* | channel_* | detok_* | stop_set_* | stop_scan_* | vocab_size) ;;
     __stack_chk_fail | __popcountdi2 | _GLOBAL_OFFSET_TABLE_) ;;
     __asan_* | __ubsan_* | __tsan_* | __sanitizer_* | __gcov_*) ;;

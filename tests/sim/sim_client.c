@@ -186,8 +186,7 @@ static struct sim_call *call_of(struct sim_cluster *cluster, struct pool_id id) 
     struct sim_client *client = &cluster->client;
     for (uint32_t i = 0; i < client->call_count; i++) {
         struct sim_call *call = &client->call[i];
-        if (!call->arrived || call->id.slot != id.slot || call->id.generation != id.generation)
-            continue;
+        if (!call->arrived || !pool_id_equal(call->id, id)) continue;
         if (call->ended) sim_cluster_fail(cluster, "call %u has ended, and there is more", i);
         return call;
     }

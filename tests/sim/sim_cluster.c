@@ -409,7 +409,7 @@ static void expect_whole_delta(const struct sim_cluster *cluster, const struct e
     const struct effect *last = effect - 1;
     if (effect->type != EFFECT_CALL_DATA || last->type != EFFECT_CALL_DATA) return;
     const struct generate_delta *delta = &effect->call_data.delta, *before = &last->call_data.delta;
-    if (last->call_data.call.slot == effect->call_data.call.slot &&
+    if (pool_id_equal(last->call_data.call, effect->call_data.call) &&
         before->channel == delta->channel && before->choice == delta->choice &&
         before->token_count > 0 && before->token + before->token_count == delta->token)
         sim_cluster_fail(cluster, "call %u: two deltas of one step", effect->call_data.call.slot);

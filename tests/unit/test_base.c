@@ -335,6 +335,9 @@ static void test_pool(void **state) {
     assert_int_equal(again.slot, 3); /* lowest first */
     assert_true(pool_is_live(&pool, again));
     assert_false(pool_is_live(&pool, id[3])); /* the slot lives, this id does not */
+    assert_true(pool_id_equal(again, again));
+    assert_false(pool_id_equal(again, id[3]));
+    assert_false(pool_id_equal(id[4], (struct pool_id){5, id[4].generation}));
     assert_false(pool_is_live(&pool, (struct pool_id){.slot = 70, .generation = 1}));
     assert_false(pool_is_live(&pool, (struct pool_id){.slot = POOL_NO_SLOT}));
     assert_int_equal(pool_next_used(&pool, 65), 65);

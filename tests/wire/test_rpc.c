@@ -60,8 +60,7 @@ static void own_cancel(void *user, struct pool_id call, enum status reason) {
     struct fixture *fixture = user;
     assert_false(fixture->in_send);
     for (uint32_t i = 0; i < fixture->call_count; i++) {
-        if (fixture->call[i].slot != call.slot || fixture->call[i].generation != call.generation)
-            continue;
+        if (!pool_id_equal(fixture->call[i], call)) continue;
         fixture->cancelled[i] = reason;
         fixture->cancels[i]++;
     }
@@ -842,9 +841,7 @@ static void own_cancel_and_perhaps_end(void *user, struct pool_id call, enum sta
     own_cancel(&play->fixture, call, reason);
     if (draw(play, 2) == 0) return;
     for (uint32_t i = 0; i < play->fixture.call_count; i++) {
-        if (play->fixture.call[i].slot == call.slot &&
-            play->fixture.call[i].generation == call.generation && !play->done[i])
-            owner_ends(play, i);
+        if (pool_id_equal(play->fixture.call[i], call) && !play->done[i]) owner_ends(play, i);
     }
 }
 
