@@ -22,7 +22,6 @@
 #define ENDPOINT_TEXT_MAX    320u
 #define MONITOR_EVENT_BYTES  6u /* uint16 event, uint32 value */
 #define MONITOR_TEXT_MAX     64u
-#define ZAP_STATUS_REFUSED   400u
 #define ROUTED_PARTS         (1u + FRAME_PARTS)
 
 #define MONITOR_EVENTS                                                                             \

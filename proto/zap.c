@@ -17,7 +17,6 @@
 #define ZAP_PARTS         7u /* of a request with CURVE's one credential */
 #define ZAP_PART_BYTES    256u
 #define ZAP_TURN_MESSAGES 64u
-#define ZAP_REFUSED       400u
 #define SELF_TEST_MS      5000
 #define SELF_TEST_ADDRESS "inproc://espalier.zap.self_test.%u"
 
@@ -215,7 +214,7 @@ static enum verdict read_verdict(void *monitor) {
     memcpy(&value, event + sizeof number, sizeof value);
     (void)zmq_recv(monitor, event, 0, ZMQ_DONTWAIT);
     if (number == ZMQ_EVENT_HANDSHAKE_SUCCEEDED) return LET_IN;
-    return value == ZAP_REFUSED ? TURNED_AWAY : UNDECIDED;
+    return value == ZAP_STATUS_REFUSED ? TURNED_AWAY : UNDECIDED;
 }
 
 static enum verdict wait_for_verdict(struct zap *zap, void *monitor) {

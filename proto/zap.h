@@ -13,7 +13,8 @@
 
 #include "allow_list.h"
 
-#define ZAP_DOMAINS_MAX 4u
+#define ZAP_DOMAINS_MAX    4u
+#define ZAP_STATUS_REFUSED 400u /* our answer to a stranger, and what its own monitor says */
 
 struct zap;
 
