@@ -2,7 +2,6 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 #include <zmq.h>
@@ -97,15 +96,6 @@ static enum status parse(const char *path, const char *text, struct entry **entr
 
 /* ---- the file ------------------------------------------------------------------------------ */
 
-static enum status check_owner(const char *path, const struct stat *info, struct error *err) {
-    bool ours = info->st_uid == geteuid() || info->st_uid == 0;
-    if (ours && (info->st_mode & (S_IWGRP | S_IWOTH)) == 0) return STATUS_OK;
-    return error_set(err, STATUS_PERMISSION_DENIED,
-                     "%s: found mode %04o, uid %u, accepted: a file that only we (uid %u) or root "
-                     "may write",
-                     path, info->st_mode & 07777u, info->st_uid, geteuid());
-}
-
 static bool stamp_is_old(const struct file_state *state) {
     struct timespec now;
     clock_gettime(CLOCK_REALTIME, &now);
@@ -115,13 +105,11 @@ static bool stamp_is_old(const struct file_state *state) {
 enum status allow_list_reread(struct allow_list *list, struct error *err) {
     int fd;
     uint64_t bytes;
-    struct stat info;
     enum status status = file_open(list->path, &fd, &bytes, err);
     if (status != STATUS_OK) return status;
     list->state = file_state_of(fd);
     list->settled = stamp_is_old(&list->state);
-    CHECK(fstat(fd, &info) == 0);
-    status = check_owner(list->path, &info, err);
+    status = file_check_owner(fd, list->path, 0022, "mode 0644", err);
     char *text = NULL;
     if (status == STATUS_OK && bytes > FILE_BYTES_MAX)
         status = error_set(err, STATUS_INVALID_ARGUMENT, "%s: found %llu bytes, accepted: %u",
@@ -144,12 +132,7 @@ enum status allow_list_reread(struct allow_list *list, struct error *err) {
 }
 
 static bool is_as_read(const struct allow_list *list) {
-    struct stat info;
-    if (!list->settled || stat(list->path, &info) != 0) return false;
-    const struct file_state *read = &list->state;
-    return info.st_dev == read->device && info.st_ino == read->inode &&
-           (uint64_t)info.st_size == read->bytes &&
-           info.st_mtim.tv_sec * NS_PER_S + info.st_mtim.tv_nsec == read->modified_ns;
+    return list->settled && file_is_as_before(list->path, &list->state);
 }
 
 /* ---- the list ------------------------------------------------------------------------------ */

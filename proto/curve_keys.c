@@ -2,7 +2,6 @@
 
 #include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 #include <zmq.h>
 
@@ -21,16 +20,6 @@ void curve_keys_make(struct curve_pair *pair_out) {
     CHECK(zmq_curve_keypair(pair_out->public_key, pair_out->secret_key) == 0);
 }
 
-static enum status check_closed(int fd, const char *path, struct error *err) {
-    struct stat info;
-    CHECK(fstat(fd, &info) == 0);
-    if ((info.st_uid == geteuid() || info.st_uid == 0) && (info.st_mode & 0077) == 0)
-        return STATUS_OK;
-    return error_set(err, STATUS_PERMISSION_DENIED,
-                     "%s: found mode %04o, uid %u, accepted: mode 0600, ours (uid %u) or root's",
-                     path, info.st_mode & 07777u, info.st_uid, geteuid());
-}
-
 static enum status read_key(const char *dir, const char *name, bool secret,
                             char key_out[CURVE_KEY_TEXT_LEN + 1], struct error *err) {
     char path[PATH_BYTES_MAX], text[KEY_FILE_BYTES + 1] = "";
@@ -41,7 +30,7 @@ static enum status read_key(const char *dir, const char *name, bool secret,
     uint64_t bytes;
     enum status status = file_open(path, &fd, &bytes, err);
     if (status != STATUS_OK) return status;
-    if (secret) status = check_closed(fd, path, err);
+    if (secret) status = file_check_owner(fd, path, 0077, "mode 0600", err);
     if (status == STATUS_OK && bytes <= KEY_FILE_BYTES)
         status = file_read_at(fd, path, text, bytes, 0, err);
     close(fd);

@@ -63,14 +63,26 @@ enum status file_read_at(int fd, const char *path, void *out, uint64_t bytes, ui
     return STATUS_OK;
 }
 
+static struct file_state state_of(const struct stat *info) {
+    return (struct file_state){.device = info->st_dev,
+                               .inode = info->st_ino,
+                               .bytes = (uint64_t)info->st_size,
+                               .modified_ns = info->st_mtim.tv_sec * NS_PER_S +
+                                              info->st_mtim.tv_nsec};
+}
+
 struct file_state file_state_of(int fd) {
     struct stat info;
     CHECK(fstat(fd, &info) == 0);
-    return (struct file_state){.device = info.st_dev,
-                               .inode = info.st_ino,
-                               .bytes = (uint64_t)info.st_size,
-                               .modified_ns = info.st_mtim.tv_sec * NS_PER_S +
-                                              info.st_mtim.tv_nsec};
+    return state_of(&info);
+}
+
+bool file_is_as_before(const char *path, const struct file_state *before) {
+    struct stat info;
+    if (stat(path, &info) != 0) return false;
+    const struct file_state now = state_of(&info);
+    return now.device == before->device && now.inode == before->inode &&
+           now.bytes == before->bytes && now.modified_ns == before->modified_ns;
 }
 
 enum status file_check_unchanged(int fd, const char *path, const struct file_state *before,
@@ -86,6 +98,17 @@ enum status file_check_unchanged(int fd, const char *path, const struct file_sta
     if (now.modified_ns != before->modified_ns)
         return error_set(err, STATUS_DATA_LOSS, "%s: was written to while it was read", path);
     return STATUS_OK;
+}
+
+enum status file_check_owner(int fd, const char *path, uint32_t forbidden, const char *accepted,
+                             struct error *err) {
+    struct stat info;
+    CHECK(fstat(fd, &info) == 0);
+    if ((info.st_uid == geteuid() || info.st_uid == 0) && (info.st_mode & forbidden) == 0)
+        return STATUS_OK;
+    return error_set(err, STATUS_PERMISSION_DENIED,
+                     "%s: found mode %04o, uid %u, accepted: %s, ours (uid %u) or root's", path,
+                     info.st_mode & 07777u, info.st_uid, accepted, geteuid());
 }
 
 enum status file_read_all(const char *path, uint64_t bytes_max, char **text_out,

@@ -7,6 +7,7 @@
 #ifndef ESPALIER_FILE_H
 #define ESPALIER_FILE_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "base/status.h"
@@ -29,9 +30,17 @@ struct file_state {
 };
 struct file_state file_state_of(int fd);
 
+/* Whether the path still names that file, as it was. */
+bool file_is_as_before(const char *path, const struct file_state *before);
+
 /* DATA_LOSS where an open file is not as it was; err says how it differs. */
 enum status file_check_unchanged(int fd, const char *path, const struct file_state *before,
                                  struct error *err) MUST_USE;
+
+/* PERMISSION_DENIED where the open file is neither ours nor root's, or its mode has a bit of
+ * `forbidden`; accepted: what to say of the mode instead. */
+enum status file_check_owner(int fd, const char *path, uint32_t forbidden, const char *accepted,
+                             struct error *err) MUST_USE;
 
 /* A whole file of at most bytes_max bytes, with a NUL behind it; the caller frees text_out. */
 enum status file_read_all(const char *path, uint64_t bytes_max, char **text_out,
