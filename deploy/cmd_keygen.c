@@ -10,13 +10,13 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "allow_list.h"
 #include "curve_keys.h"
 #include "options.h"
 
 #define PROGRAM_NAME   "espalier keygen"
 #define PATH_BYTES_MAX 4096u
-#define LINE_MAX_BYTES (CURVE_KEY_TEXT_LEN + ALLOW_LIST_NAME_MAX + 4u)
+#define NAME_CHARS_MAX 64u
+#define LINE_MAX_BYTES (CURVE_KEY_TEXT_LEN + NAME_CHARS_MAX + 4u)
 #define NAME_LETTERS   "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-"
 
 struct folder {
@@ -101,13 +101,13 @@ static enum status make_group(const struct folder *folder, struct error *err) {
 /* ---- one more client ----------------------------------------------------------------------- */
 
 static enum status check_name(const char *name, struct error *err) {
-    if (name[strspn(name, NAME_LETTERS)] == '\0' && strlen(name) <= ALLOW_LIST_NAME_MAX &&
+    if (name[strspn(name, NAME_LETTERS)] == '\0' && strlen(name) <= NAME_CHARS_MAX &&
         name[0] != '.')
         return STATUS_OK;
     return error_set(err, STATUS_INVALID_ARGUMENT,
                      "--client: found \"%.80s\", accepted: at most %u letters, digits, dots, "
                      "dashes, no dot first",
-                     name, ALLOW_LIST_NAME_MAX);
+                     name, NAME_CHARS_MAX);
 }
 
 /* The secret first: a public key that is let in without anybody who has the secret one does no

@@ -21,7 +21,6 @@
 
 struct entry {
     uint8_t key[ALLOW_LIST_KEY_BYTES];
-    char name[ALLOW_LIST_NAME_MAX + 1];
 };
 
 struct allow_list {
@@ -35,34 +34,21 @@ struct allow_list {
 
 /* ---- a file's text ------------------------------------------------------------------------- */
 
-static enum status parse_line(const char *path, uint32_t number, const char *line, size_t bytes,
-                              struct entry *entry, struct error *err) {
-    size_t key_bytes = strcspn(line, BLANKS);
-    if (key_bytes > bytes) key_bytes = bytes;
+static enum status parse_line(const char *path, uint32_t number, const char *line,
+                              uint8_t key_out[ALLOW_LIST_KEY_BYTES], struct error *err) {
+    size_t bytes = strcspn(line, BLANKS "\n");
     char key[CURVE_KEY_TEXT_LEN + 1] = "";
-    if (key_bytes == CURVE_KEY_TEXT_LEN) memcpy(key, line, key_bytes);
-    if (!curve_keys_is_key(key) || zmq_z85_decode(entry->key, key) == NULL)
-        return error_set(err, STATUS_INVALID_ARGUMENT,
-                         "%s: line %u: found \"%.*s\", accepted: a public key, %u characters of "
-                         "Z85, and a name for it",
-                         path, number, (int)(key_bytes < 48 ? key_bytes : 48), line,
-                         CURVE_KEY_TEXT_LEN);
-    const char *name = line + key_bytes;
-    name += strspn(name, BLANKS);
-    size_t name_bytes = name < line + bytes ? (size_t)(line + bytes - name) : 0;
-    while (name_bytes > 0 && strchr(BLANKS, name[name_bytes - 1]))
-        name_bytes--;
-    if (name_bytes > ALLOW_LIST_NAME_MAX) name_bytes = ALLOW_LIST_NAME_MAX;
-    memcpy(entry->name, name, name_bytes);
-    entry->name[name_bytes] = '\0';
-    return STATUS_OK;
+    if (bytes == CURVE_KEY_TEXT_LEN) memcpy(key, line, bytes);
+    if (curve_keys_is_key(key) && zmq_z85_decode(key_out, key) != NULL) return STATUS_OK;
+    return error_set(err, STATUS_INVALID_ARGUMENT,
+                     "%s: line %u: found \"%.*s\", accepted: a public key, %u characters of Z85, "
+                     "and a name for it",
+                     path, number, (int)(bytes < 48 ? bytes : 48), line, CURVE_KEY_TEXT_LEN);
 }
 
 /* A hash mark is a character of keys too, but never the first: as a digit it is too great there. */
-static size_t without_comment(const char *line, size_t bytes) {
-    for (size_t i = 0; i < bytes; i++)
-        if (line[i] == '#' && (i == 0 || strchr(BLANKS, line[i - 1]))) return i;
-    return bytes;
+static bool is_blank(const char *line) {
+    return *line == '\0' || *line == '\n' || *line == '#';
 }
 
 static enum status parse(const char *path, const char *text, struct entry **entry_out,
@@ -75,15 +61,14 @@ static enum status parse(const char *path, const char *text, struct entry **entr
     uint32_t count = 0, number = 0;
     enum status status = STATUS_OK;
     for (const char *line = text; *line && status == STATUS_OK; line += *line == '\n') {
-        size_t line_bytes = strcspn(line, "\n");
-        size_t bytes = without_comment(line, line_bytes), blank = strspn(line, BLANKS);
+        const char *begin = line + strspn(line, BLANKS);
         number++;
-        if (blank < bytes && count == ALLOW_LIST_KEYS_MAX)
+        if (!is_blank(begin) && count == ALLOW_LIST_KEYS_MAX)
             status = error_set(err, STATUS_INVALID_ARGUMENT, "%s: line %u: accepted: %u keys", path,
                                number, ALLOW_LIST_KEYS_MAX);
-        else if (blank < bytes)
-            status = parse_line(path, number, line + blank, bytes - blank, &entry[count++], err);
-        line += line_bytes;
+        else if (!is_blank(begin))
+            status = parse_line(path, number, begin, entry[count++].key, err);
+        line += strcspn(line, "\n");
     }
     if (status != STATUS_OK) {
         free(entry);
@@ -159,14 +144,14 @@ void allow_list_close(struct allow_list **list) {
     *list = NULL;
 }
 
-const char *allow_list_find(struct allow_list *list, const uint8_t key[ALLOW_LIST_KEY_BYTES]) {
+bool allow_list_holds(struct allow_list *list, const uint8_t key[ALLOW_LIST_KEY_BYTES]) {
     struct error err;
     if (!is_as_read(list) && allow_list_reread(list, &err) != STATUS_OK)
         log_limited(&list->broken_lines, clock_now_ns(), LOG_LEVEL_WARN, "allow_list_not_read",
                     "keys_kept=%u reason=\"%s\"", list->count, err.text);
     for (uint32_t i = 0; i < list->count; i++)
-        if (memcmp(list->entry[i].key, key, ALLOW_LIST_KEY_BYTES) == 0) return list->entry[i].name;
-    return NULL;
+        if (memcmp(list->entry[i].key, key, ALLOW_LIST_KEY_BYTES) == 0) return true;
+    return false;
 }
 
 const char *allow_list_path(const struct allow_list *list) {

@@ -3,10 +3,10 @@
  *     # a comment
  *     Yne@$w-vo<fVvi]a<NY6T1ed:M$fCG*[IaLV{hID  alice
  *
- * A line is a key in Z85 and, if wanted, a name for it. Before each answer the file is looked at,
- * and read again where it has changed, so that a key is let in or turned away from the next
- * handshake on. A change that makes no sense, or a file that is gone, is warned of and changes
- * nothing; a file without keys turns everybody away. Who may write the list decides who may
+ * A line is a key in Z85; what stands behind it, a name, is for people. Before each answer the file
+ * is looked at, and read again where it has changed, so that a key is let in or turned away from
+ * the next handshake on. A change that makes no sense, or a file that is gone, is warned of and
+ * changes nothing; a file without keys turns everybody away. Who may write the list decides who may
  * connect: a file that others may write is refused.
  *
  * One thread.
@@ -21,7 +21,6 @@
 
 #define ALLOW_LIST_KEY_BYTES 32u
 #define ALLOW_LIST_KEYS_MAX  4096u
-#define ALLOW_LIST_NAME_MAX  64u
 
 struct allow_list;
 
@@ -31,9 +30,7 @@ enum status allow_list_open(const char *path, struct allow_list **list_out,
                             struct error *err) MUST_USE;
 void allow_list_close(struct allow_list **list);
 
-/* The name that stands beside the key, "" for none; NULL: the key is not on the list. Borrowed
- * until the next call. */
-const char *allow_list_find(struct allow_list *list, const uint8_t key[ALLOW_LIST_KEY_BYTES]);
+bool allow_list_holds(struct allow_list *list, const uint8_t key[ALLOW_LIST_KEY_BYTES]);
 
 /* Read the file now, changed or not. On an error the keys from before stay. */
 enum status allow_list_reread(struct allow_list *list, struct error *err) MUST_USE;

@@ -67,7 +67,7 @@ static bool is_allowed(const struct zap *zap, const struct part part[ZAP_PARTS],
     struct allow_list *list = count == ZAP_PARTS ? list_of(zap, &part[PART_DOMAIN]) : NULL;
     return list && part_is(&part[PART_VERSION], "1.0") && part_is(&part[PART_MECHANISM], "CURVE") &&
            part[PART_KEY].size == ALLOW_LIST_KEY_BYTES &&
-           allow_list_find(list, part[PART_KEY].data) != NULL;
+           allow_list_holds(list, part[PART_KEY].data);
 }
 
 /* An address is ZeroMQ's word, and at most a text of digits; a domain is a socket's of ours. */
