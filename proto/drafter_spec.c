@@ -193,10 +193,6 @@ static enum status read_layers(const struct source *source, struct drafter_spec 
     return status;
 }
 
-static double mscale(double factor, double weight) {
-    return factor > 1 ? 0.1 * weight * log(factor) + 1 : 1;
-}
-
 /* The amplitude is what the config states; else the ratio of its two mscales; else YaRN's own
  * (transformers, modeling_rope_utils). Engines differ on it, so a config may state it. */
 static enum status read_rope(const struct source *source, struct drafter_spec *spec) {
@@ -206,10 +202,10 @@ static enum status read_rope(const struct source *source, struct drafter_spec *s
     if (rope->attention_factor > 0)
         spec->rope_amplitude = rope->attention_factor;
     else if (rope->mscale > 0 && rope->mscale_all_dim > 0)
-        spec->rope_amplitude = mscale(rope->factor, rope->mscale) /
-                               mscale(rope->factor, rope->mscale_all_dim);
+        spec->rope_amplitude = rope_spec_scaling(rope, rope->mscale) /
+                               rope_spec_scaling(rope, rope->mscale_all_dim);
     else
-        spec->rope_amplitude = mscale(rope->factor, 1);
+        spec->rope_amplitude = rope_spec_scaling(rope, 1);
     return STATUS_OK;
 }
 

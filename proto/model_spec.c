@@ -442,7 +442,7 @@ void model_spec_inv_freq(const struct model_spec *spec, double *inv_freq_out) {
 float model_spec_softmax_scale(const struct model_spec *spec) {
     double scale = 1 / sqrt((double)spec->nope_dim + spec->rope_dim);
     if (spec->rope.yarn) {
-        double mscale = 0.1 * spec->rope.mscale_all_dim * log(spec->rope.factor) + 1;
+        double mscale = rope_spec_scaling(&spec->rope, spec->rope.mscale_all_dim);
         scale *= mscale * mscale;
     }
     return (float)scale;

@@ -53,6 +53,10 @@ enum status rope_spec_read(const struct config_json *config, struct json_object 
     return read_yarn(config, scaling, mscale_fallback, rope_out);
 }
 
+double rope_spec_scaling(const struct rope_spec *rope, double weight) {
+    return rope->factor > 1 ? 0.1 * weight * log(rope->factor) + 1 : 1;
+}
+
 /* The pair of dimensions that turns `rotations` times over the original context. */
 static double yarn_pair(const struct rope_spec *rope, uint32_t dim, double rotations) {
     double turns = rope->original_context / (2 * M_PI * rotations);

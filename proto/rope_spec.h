@@ -29,6 +29,9 @@ struct rope_spec {
 enum status rope_spec_read(const struct config_json *config, struct json_object *object,
                            double mscale_fallback, struct rope_spec *rope_out) MUST_USE;
 
+/* YaRN's mscale of a weight: 0.1 weight ln(factor) + 1; 1 where nothing is stretched. */
+double rope_spec_scaling(const struct rope_spec *rope, double weight);
+
 /* dim / 2 inverse frequencies, for heads that are rotated over dim dimensions. */
 void rope_spec_inv_freq(const struct rope_spec *rope, uint32_t dim, double *inv_freq_out);
 
