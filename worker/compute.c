@@ -305,12 +305,12 @@ static bool has_ended(const struct compute *compute, uint64_t generation) {
 
 /* The group cannot go on, and this rank leaves it, unless it broke off because it was told to: the
  * coordinator knows. */
-static void fail_group(struct compute *compute, uint64_t generation, enum status status,
+static void fail_group(struct compute *compute, uint64_t generation, uint64_t step,
                        const struct error *err) {
-    if (status == STATUS_ABORTED && has_ended(compute, generation)) return;
+    if (err->code == STATUS_ABORTED && has_ended(compute, generation)) return;
     engine_set_group(compute->engine, 0, NULL);
-    int exit_code = status == STATUS_DATA_LOSS ? EXIT_CODE_INVARIANT : EXIT_CODE_TEMPORARY;
-    post_fault(compute, generation, 0, err, is_fatal(status) ? exit_code : -1);
+    int exit_code = err->code == STATUS_DATA_LOSS ? EXIT_CODE_INVARIANT : EXIT_CODE_TEMPORARY;
+    post_fault(compute, generation, step, err, is_fatal(err->code) ? exit_code : -1);
 }
 
 static void do_form(struct compute *compute, const struct control_group *group) {
@@ -327,19 +327,14 @@ static void do_form(struct compute *compute, const struct control_group *group) 
         status = comm_join(&key, compute->options.rank, group->size, group->generation,
                            JOIN_TIMEOUT_MS, &compute->join_cancelled, &comm, &err);
     comm_seed_destroy(&compute->seed);
-    if (status == STATUS_ABORTED && has_ended(compute, group->generation)) return;
-    if (status != STATUS_OK) {
-        post_fault(compute, group->generation, 0, &err,
-                   is_fatal(status) ? EXIT_CODE_TEMPORARY : -1);
-        return;
+    if (status == STATUS_OK) {
+        engine_set_group(compute->engine, group->generation, comm);
+        if (compute->welcome.self_test)
+            status = engine_test_group(compute->engine, &compute->self_test, &err);
     }
-    engine_set_group(compute->engine, group->generation, comm);
-    if (compute->welcome.self_test) {
-        status = engine_test_group(compute->engine, &compute->self_test, &err);
-        if (status != STATUS_OK) {
-            fail_group(compute, group->generation, status, &err);
-            return;
-        }
+    if (status != STATUS_OK) {
+        fail_group(compute, group->generation, 0, &err);
+        return;
     }
     tell_ledger(compute);
     log_info("joined", "generation=%llu size=%u", (unsigned long long)group->generation,
@@ -368,11 +363,7 @@ static void do_step(struct compute *compute, const struct step_plan *plan, int64
     enum status status = engine_step(compute->engine, plan, &result, &err);
     compute->computing = false;
     if (status != STATUS_OK) {
-        /* Broken off because we were told to: the coordinator knows. */
-        if (status == STATUS_ABORTED && has_ended(compute, plan->generation)) return;
-        engine_set_group(compute->engine, 0, NULL);
-        post_fault(compute, plan->generation, plan->step, &err,
-                   is_fatal(status) ? EXIT_CODE_TEMPORARY : -1);
+        fail_group(compute, plan->generation, plan->step, &err);
         return;
     }
     result.rank = compute->options.rank;
@@ -447,7 +438,7 @@ static void do_examine(struct compute *compute, const struct control_examine *or
                                                    .report = report}},
              order->generation, -1);
     else
-        fail_group(compute, order->generation, status, &err);
+        fail_group(compute, order->generation, 0, &err);
     free(hash);
 }
 
