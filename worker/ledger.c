@@ -124,7 +124,6 @@ static void keep_tables(struct ledger *ledger, uint64_t bytes) {
 
 enum status ledger_replan(struct ledger *ledger, uint32_t page_count, struct error *err) {
     struct memory_request request = ledger->request;
-    request.free_bytes = memory_of(ledger, request.fraction > 0);
     request.pool_tok = (uint64_t)page_count * request.page_tok;
     const struct memory_plan plan = plan_again(&request);
     if (plan.shortfall_bytes > 0 && page_count > ledger->pages_had)
