@@ -30,9 +30,20 @@ struct attention_test {
     double *sum; /* [R] of the codes of all committed positions */
 };
 
+/* The codes of [begin, begin + count), `size` or -size: a hash has those of 64 elements. */
+static void put_codes(uint32_t position, uint32_t begin, uint32_t count, float size, float *out) {
+    uint64_t bits = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        uint32_t element = begin + i;
+        if (i == 0 || element % 64 == 0) bits = hash_chain(position + 1ull, element / 64);
+        out[i] = bits >> element % 64 & 1 ? size : -size;
+    }
+}
+
 static float code(uint32_t position, uint32_t element) {
-    uint64_t bits = hash_chain(position + 1ull, element / 64);
-    return bits >> element % 64 & 1 ? 1.0f : -1.0f;
+    float value;
+    put_codes(position, element, 1, 1, &value);
+    return value;
 }
 
 static uint32_t slot_of(const struct attention_test *test, uint32_t position) {
@@ -47,8 +58,7 @@ static void store_codes(struct attention_test *test, uint32_t begin, uint32_t ro
     const uint32_t dim = spec->kv_rank + spec->rope_dim;
     float *kv = model->scratch->kv;
     for (uint32_t row = 0; row < rows; row++) {
-        for (uint32_t i = 0; i < dim; i++)
-            kv[(size_t)row * dim + i] = code(begin + row, i);
+        put_codes(begin + row, 0, dim, 1, kv + (size_t)row * dim);
         for (uint32_t i = 0; begin + row < test->committed && i < spec->kv_rank; i++)
             test->sum[i] += (double)kv[(size_t)row * dim + i];
         test->slot[row] = slot_of(test, begin + row);
@@ -97,10 +107,13 @@ static void fill_queries(const struct attention_test *test) {
         uint32_t position = asked_of(test, query / heads, query % heads);
         float *latent = model->scratch->q_latent + (size_t)query * spec->kv_rank;
         float *rope = model->scratch->q + query * query_dim + spec->nope_dim;
-        for (uint32_t i = 0; i < spec->kv_rank; i++)
-            latent[i] = position == UINT32_MAX ? 0 : size * code(position, i);
-        for (uint32_t i = 0; i < spec->rope_dim; i++)
-            rope[i] = position == UINT32_MAX ? 0 : size * code(position, spec->kv_rank + i);
+        if (position != UINT32_MAX) {
+            put_codes(position, 0, spec->kv_rank, size, latent);
+            put_codes(position, spec->kv_rank, spec->rope_dim, size, rope);
+        } else {
+            memset(latent, 0, spec->kv_rank * sizeof *latent);
+            memset(rope, 0, spec->rope_dim * sizeof *rope);
+        }
     }
 }
 
