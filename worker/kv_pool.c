@@ -8,6 +8,7 @@
 #include <sys/mman.h>
 
 #include "base/check.h"
+#include "memory_fill.h"
 
 /* Address space of a layer, in tokens: more than a machine holds, and at 61 layers of 1,152 bytes
  * a token still a hundredth of what a process may address. A multiple of any system's page. */
@@ -109,17 +110,12 @@ static bool memory_can_be_had(size_t bytes) {
     return true;
 }
 
-/* A kernel too old to know the request gives memory on first use, as ever. */
-static bool fill(void *memory, size_t bytes) {
-    return madvise(memory, bytes, MADV_POPULATE_WRITE) == 0 || errno == EINVAL;
-}
-
 static bool set_pages(const struct kv_pool *pool, uint32_t from, uint32_t to) {
     size_t front = mapped_bytes(pool, to), old = mapped_bytes(pool, from);
     for (uint32_t layer = 0; layer < pool->shape.layers; layer++) {
         uint8_t *base = kv_pool_layer(pool, layer);
-        if (front > old &&
-            (mprotect(base, front, PROT_READ | PROT_WRITE) != 0 || !fill(base + old, front - old)))
+        if (front > old && (mprotect(base, front, PROT_READ | PROT_WRITE) != 0 ||
+                            !memory_fill(base + old, front - old)))
             return false;
         if (front < old && (madvise(base + front, old - front, MADV_DONTNEED) != 0 ||
                             mprotect(base + front, old - front, PROT_NONE) != 0))

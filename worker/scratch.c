@@ -4,6 +4,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#include "memory_fill.h"
 #include "mla_expanded/mla_expanded.h"
 #include "mla_tree/mla_tree.h"
 #include "sample/sample.h"
@@ -29,11 +30,10 @@ static uint32_t widest_input(const struct weights *weights);
 static void *take(struct layout *layout, size_t count, size_t element_bytes);
 static size_t max_size(size_t a, size_t b);
 
-/* Huge pages, as the rows of a tile are pages apart. A kernel too old to fill memory gives it on
- * first use. */
+/* Huge pages, as the rows of a tile are pages apart. */
 static bool fill(void *memory, size_t bytes) {
     (void)madvise(memory, bytes, MADV_HUGEPAGE);
-    return madvise(memory, bytes, MADV_POPULATE_WRITE) == 0 || errno == EINVAL;
+    return memory_fill(memory, bytes);
 }
 
 enum status scratch_init(struct scratch *scratch, const struct weights *weights, uint32_t rows_max,
