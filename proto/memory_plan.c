@@ -112,8 +112,10 @@ uint64_t memory_plan_kv_bytes(const struct memory_request *request, uint64_t tok
     return target_kv_bytes(request, tok_count) + draft_kv_bytes(request, tok_count);
 }
 
+#define RUNNING_CAP_DEFAULT 32u /* as FLAG_MAX_RUNNING_CAP says */
+
 uint32_t memory_plan_running(uint32_t running, uint32_t running_cap) {
-    if (running_cap == 0) running_cap = MEMORY_RUNNING_CAP_DEFAULT;
+    if (running_cap == 0) running_cap = RUNNING_CAP_DEFAULT;
     return running > running_cap ? running : running_cap;
 }
 

@@ -74,7 +74,7 @@ struct memory_request {
     uint32_t tp, threads;
     uint32_t context_len, page_tok;
     uint32_t max_running; /* requests that memory is laid out for: memory_plan_running */
-    uint32_t step_rows; /* of the largest step, all sequences together; at most PLAN_ROWS_MAX */
+    uint32_t step_rows;   /* of the largest step, all sequences together; at most PLAN_ROWS_MAX */
     uint64_t free_bytes;
     double fraction;         /* 0: all that fits */
     uint64_t resident_bytes; /* weights as they were measured; 0: as planned */
@@ -105,7 +105,6 @@ enum status memory_plan_make(const struct memory_request *request, struct memory
 
 /* A group may be resized up to --max-running-cap requests (0: not given), so its memory is laid out
  * for as many from the start; never for fewer than run at first. */
-#define MEMORY_RUNNING_CAP_DEFAULT 32u
 uint32_t memory_plan_running(uint32_t running, uint32_t running_cap);
 
 /* What a request of tok_count tokens takes from a pool: whole pages. */
