@@ -8,20 +8,17 @@
 
 #include "base/check.h"
 
-#define NO_SUCH_PROGRAM 127 /* what a shell would end with */
+#define NO_SUCH_PROGRAM 127      /* what a shell would end with */
+#define LINES_MAX       "100000" /* the last ones, of all boots */
 
 #define COORDINATOR_UNIT "espalier-coordinator.service"
 #define WORKER_UNITS     "espalier-worker@*.service"
 
 /* Messages alone: a line of ours brings its own time and names. */
-static char *const arguments[] = {"journalctl",
-                                  "--quiet",
-                                  "--no-pager",
-                                  "--output=cat",
-                                  "--lines=" JOURNALD_LINES_MAX,
-                                  "--unit=" COORDINATOR_UNIT,
-                                  "--unit=" WORKER_UNITS,
-                                  NULL};
+static char *const arguments[] = {"journalctl",           "--quiet",
+                                  "--no-pager",           "--output=cat",
+                                  "--lines=" LINES_MAX,   "--unit=" COORDINATOR_UNIT,
+                                  "--unit=" WORKER_UNITS, NULL};
 
 static enum status start(pid_t *pid_out, FILE **stream_out, struct error *err) {
     int ends[2];

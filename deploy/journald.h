@@ -5,8 +5,6 @@
 
 #include "log_scan.h"
 
-#define JOURNALD_LINES_MAX "100000" /* the last ones, of all boots */
-
 /* NOT_FOUND: no journalctl, or it knows no line of ours. UNAVAILABLE: it failed; it has said why.
  * Besides log_scan_read_stream's. */
 enum status journald_read(struct log_scan *scan, struct error *err) MUST_USE;
