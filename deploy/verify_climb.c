@@ -266,9 +266,9 @@ static void fail_replicas(struct climb *climb, enum verify_rung rung,
                  rank, difference->hash_count, hash_count, of_what, difference->hash_idx);
     else
         conclude(climb, rung, VERIFY_FAILED,
-                 "ranks %u and %u hold different bytes in %u of %u %s, the first of them number "
-                 "%u; which of the two is wrong cannot be told",
-                 difference->left, difference->right, difference->hash_count, hash_count, of_what,
+                 "ranks 0 and %u hold different bytes in %u of %u %s, the first of them number %u; "
+                 "which of the two is wrong cannot be told",
+                 difference->other, difference->hash_count, hash_count, of_what,
                  difference->hash_idx);
 }
 

@@ -68,7 +68,7 @@ bool verify_replicas_differ(const struct verify_replicas *replicas,
             other++;
         if (other == replicas->rank_count || difference_out->hash_count++ > 0) continue;
         difference_out->hash_idx = idx;
-        difference_out->right = other;
+        difference_out->other = other;
         difference_out->rank = find_outvoted(replicas, idx);
     }
     return difference_out->hash_count > 0;

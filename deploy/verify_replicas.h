@@ -23,10 +23,10 @@ bool verify_replicas_take(void *user, const struct examine_report *report);
 
 /* Where the ranks differ. */
 struct verify_difference {
-    uint32_t hash_idx;    /* the first hash that is not the same everywhere */
-    uint32_t hash_count;  /* so many are not */
-    uint32_t rank;        /* the one that most others speak against; VERIFY_NO_RANK: no majority */
-    uint32_t left, right; /* two ranks that differ there */
+    uint32_t hash_idx;   /* the first hash that is not the same everywhere */
+    uint32_t hash_count; /* so many are not */
+    uint32_t rank;       /* the one that most others speak against; VERIFY_NO_RANK: no majority */
+    uint32_t other;      /* the first rank that differs from rank 0 there */
 };
 
 /* False: they do not. */

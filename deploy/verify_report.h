@@ -2,8 +2,10 @@
 #ifndef ESPALIER_VERIFY_REPORT_H
 #define ESPALIER_VERIFY_REPORT_H
 
-#include "message.h"
-#include "verify_limits.h"
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/limits.h"
 
 enum verify_rung {
     VERIFY_RANKS,     /* the group serves, and every rank answers */
