@@ -43,6 +43,7 @@ struct call {
     enum call_state state;
     bool refused;       /* never seen by the owner, nor found by its call_id */
     bool told;          /* CANCELLED: on_cancel was called */
+    bool lost;          /* CANCELLED: its client seemed gone */
     enum status reason; /* CANCELLED */
     int64_t deadline_ns;
     uint64_t seq; /* of the next DATA */
@@ -302,6 +303,12 @@ static const char *reason_text(enum status reason) {
     }
 }
 
+/* A client that comes back after all is not told that it cancelled what it did not. */
+static const char *cancel_text(const struct call *call) {
+    return call->lost ? "the client seemed gone: nothing was heard of it, or nothing reached it"
+                      : reason_text(call->reason);
+}
+
 /* The client may be gone from the pool afterwards, with its calls. */
 static void cancel(struct rpc_server *server, struct call *call, enum status reason) {
     if (call->state == CALL_CANCELLED) return;
@@ -325,7 +332,8 @@ static void lose_client(struct rpc_server *server, struct client *client) {
         slot = call->next;
         if (call->state == CALL_ENDED) {
             remove_call(server, call);
-        } else {
+        } else if (call->state == CALL_OPEN) {
+            call->lost = true;
             cancel(server, call, STATUS_CANCELLED);
         }
     }
@@ -549,7 +557,7 @@ void rpc_end(struct rpc_server *server, struct pool_id id, enum status status, c
     CHECK(call->state != CALL_ENDED);
     if (call->state == CALL_CANCELLED) {
         if (!call->told) server->untold_count--;
-        if (status != call->reason) text = reason_text(call->reason);
+        if (status != call->reason || call->lost || *text == '\0') text = cancel_text(call);
         status = call->reason;
     }
     enqueue_end(server, call, status, text, body);
@@ -621,7 +629,8 @@ enum status rpc_server_open(uv_loop_t *loop, void *zmq_context, const struct cha
 static void end_at_close(struct rpc_server *server, struct call *call) {
     struct header header = make_header(FRAME_END, call->call_id);
     header.status = call->state == CALL_CANCELLED ? call->reason : STATUS_UNAVAILABLE;
-    header.status_text = reason_text(header.status);
+    header.status_text = call->state == CALL_CANCELLED ? cancel_text(call)
+                                                       : reason_text(header.status);
     (void)send_now(server, peer_of(client_of(server, call)), &header);
     remove_call(server, call);
 }

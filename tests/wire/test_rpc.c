@@ -397,10 +397,16 @@ static void a_call_is_cancelled_in_every_state(void **state) {
     send_kind(&peer, FRAME_CANCEL, 2, 0);
     expect_end(&fixture, &peer, 2, STATUS_CANCELLED);
 
+    call = begin_call(&fixture, &peer, 3, 1, 0); /* its owner has no words for it */
+    send_kind(&peer, FRAME_CANCEL, 3, 0);
+    wait_cancels(&fixture, 2);
+    rpc_end(fixture.server, call, STATUS_CANCELLED, "", (struct bytes){0});
+    assert_string_equal(next_frame(&fixture, &peer).text, "cancelled by the client");
+
     send_kind(&peer, FRAME_CANCEL, 2, 0);  /* over */
     send_kind(&peer, FRAME_CANCEL, 99, 0); /* never was */
     expect_silence(&fixture, &peer);
-    assert_int_equal(fixture.cancel_count, 1);
+    assert_int_equal(fixture.cancel_count, 2);
     stop_pair(&fixture, &peer);
 }
 
@@ -475,9 +481,12 @@ static void a_silent_client_loses_its_calls(void **state) {
     assert_int_equal(fixture.cancel_count, 1);
     assert_int_equal(fixture.cancelled[1], STATUS_CANCELLED);
     assert_int_equal(rpc_server_open_calls(fixture.server), 2); /* what only waited is gone */
-    end(&fixture, lost, STATUS_OK);
+    end(&fixture, lost, STATUS_CANCELLED);
     expect_data(&fixture, &silent, 2, 0, 1);
-    expect_end(&fixture, &silent, 1, STATUS_CANCELLED); /* it was only silent, not away */
+    struct frame why = next_frame(&fixture, &silent); /* it was only silent, not away */
+    assert_int_equal(why.kind, FRAME_END);
+    assert_int_equal(why.status, STATUS_CANCELLED);
+    assert_non_null(strstr(why.text, "nothing was heard of it")); /* whatever the owner said */
     end(&fixture, kept, STATUS_OK);
     for (struct frame frame = next_frame(&fixture, &alive); frame.kind != FRAME_END;
          frame = next_frame(&fixture, &alive))
