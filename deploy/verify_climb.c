@@ -30,6 +30,7 @@ struct climb {
     struct snapshot snapshot; /* numbers alone, of the first look */
     uint32_t *prompt;         /* [context_tok], once that is known */
     uint32_t prompt_tok;      /* of the longest request */
+    enum status failed_by;    /* of the call that the rung failed by; OK: none */
 };
 
 /* ---- what came of a rung ------------------------------------------------------------------- */
@@ -44,8 +45,16 @@ conclude(struct climb *climb, enum verify_rung rung, enum verify_result result, 
     climb->report->rung[rung].result = result;
 }
 
+static bool is_interrupted(const struct climb *climb) {
+    return climb->client_options->cancel && *climb->client_options->cancel != 0;
+}
+
 static void fail_by(struct climb *climb, enum verify_rung rung, const struct error *err) {
-    conclude(climb, rung, VERIFY_FAILED, "%s: %s", status_name(err->code), err->text);
+    climb->failed_by = err->code;
+    if (err->code == STATUS_CANCELLED && is_interrupted(climb))
+        conclude(climb, rung, VERIFY_FAILED, "interrupted: nothing more is asked");
+    else
+        conclude(climb, rung, VERIFY_FAILED, "%s: %s", status_name(err->code), err->text);
 }
 
 static void show(const struct climb *climb, const char *what) {
@@ -520,8 +529,23 @@ static void climb_errors(struct climb *climb) {
 
 /* ---- the ladder ---------------------------------------------------------------------------- */
 
+/* Whether there is anybody to ask more: each rung would wait for a service that is gone. */
+static bool is_reached(struct climb *climb, enum verify_rung rung) {
+    struct look look;
+    struct error err;
+    if (climb->failed_by == STATUS_CANCELLED && is_interrupted(climb)) return false;
+    if (climb->failed_by != STATUS_UNAVAILABLE) return true;
+    if (look_at(climb, &look, &err) == STATUS_OK) return true;
+    char *text = climb->report->rung[rung].text;
+    size_t used = strlen(text);
+    snprintf(text + used, VERIFY_TEXT_BYTES_MAX - used,
+             "; the service cannot be reached any more: nothing more is asked");
+    return false;
+}
+
 static void take_rung(struct climb *climb, enum verify_rung rung, void (*run)(struct climb *)) {
     int64_t begin_ns = clock_now_ns();
+    climb->failed_by = STATUS_OK;
     run(climb);
     climb->report->rung[rung].seconds = (double)(clock_now_ns() - begin_ns) / 1e9;
 }
@@ -542,8 +566,10 @@ void verify_climb(const struct verify_options *options, const struct client_opti
     }
     take_rung(&climb, VERIFY_RANKS, climb_ranks);
     bool answers = report_out->rung[VERIFY_RANKS].result == VERIFY_OK;
-    for (int rung = VERIFY_CAPACITY; answers && rung < VERIFY_ERRORS; rung++)
+    for (int rung = VERIFY_CAPACITY; answers && rung < VERIFY_ERRORS; rung++) {
         take_rung(&climb, (enum verify_rung)rung, run[rung]);
+        answers = is_reached(&climb, (enum verify_rung)rung);
+    }
     if (climb.snapshot.boot_id != 0) take_rung(&climb, VERIFY_ERRORS, climb_errors);
     show(&climb, "");
     free(climb.prompt);

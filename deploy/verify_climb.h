@@ -2,8 +2,9 @@
  *
  *     ranks ─ capacity ─ cache ─ tokens ─ request ─ attention ─ latency ─ errors
  *
- * by an ordinary client. Without ranks that answer nothing more is asked of them; any other failure
- * leaves the rest of the ladder to be climbed, so that one run says all there is to say.
+ * by an ordinary client. Without ranks that answer, of a service that is gone, or after an
+ * interrupt nothing more is asked; any other failure leaves the rest of the ladder to be climbed,
+ * so that one run says all there is to say.
  *
  * The long prompt is the same for every run of one length: what an earlier run left in the cache is
  * looked at first, then forgotten, so that times are those of a prompt that is computed.

@@ -308,6 +308,48 @@ static void a_short_pool(void **state) {
     stop_group(&group);
 }
 
+/* What a `verify` says that runs in the background until it is in the middle of its requests, and
+ * what befalls it then. */
+static pid_t start_verify(const struct group *group, const char *log) {
+    static const char running[] = "\"requests_running\":1";
+    const char *verify[] = {"verify",          "--run-dir",      group->dir,       "--thresholds",
+                            group->thresholds, "--context=4096", "--tokens=/none", NULL};
+    const char *status[] = {"status", "--run-dir", group->dir, "--json", NULL};
+    pid_t pid = processes_start(log, "espalier", verify);
+    do {
+        assert_true(processes_is_running(pid));
+        processes_run(&result, NULL, "espalier", status);
+    } while (!strstr(result.out, running));
+    return pid;
+}
+
+static void expect_end_of_climb(pid_t pid, const char *log, const char *words) {
+    result.exit_code = processes_wait(pid);
+    processes_read_file(log, result.out, sizeof result.out);
+    if (result.exit_code != 1 || !strstr(result.out, words) ||
+        !strstr(result.out, "attention  -  "))
+        fail_msg("exit code %d and not \"%s\": %s", result.exit_code, words, result.out);
+    remove(log);
+}
+
+static void a_climb_that_is_cut_short(void **state) {
+    (void)state;
+    static const char *const flags[] = {"--context-length", "4096", NULL};
+    struct group group;
+    char log[96];
+    name_files(&group);
+    snprintf(log, sizeof log, "%s/verify.log", group.old_logs);
+    start_group(&group, flags);
+    pid_t pid = start_verify(&group, log);
+    assert_int_equal(kill(pid, SIGTERM), 0);
+    expect_end_of_climb(pid, log, "interrupted: nothing more is asked");
+
+    pid = start_verify(&group, log);
+    assert_int_equal(kill((pid_t)processes_ready_pid(group.dir, "coordinator"), SIGKILL), 0);
+    expect_end_of_climb(pid, log, "the service cannot be reached any more: nothing more is asked");
+    stop_group(&group);
+}
+
 /* Scores and sums element by element, where the processor has vectors: what a kernel is that was
  * built for another machine. How fast it is, of what the memory gives, is judged by what the same
  * machine does otherwise. */
@@ -408,6 +450,7 @@ int main(void) {
         cmocka_unit_test_teardown(a_service_and_what_befalls_it, tear_down),
         cmocka_unit_test_teardown(a_bit_of_the_cache_flips, tear_down),
         cmocka_unit_test_teardown(a_short_pool, tear_down),
+        cmocka_unit_test_teardown(a_climb_that_is_cut_short, tear_down),
         cmocka_unit_test_teardown(slow_attention, tear_down),
         cmocka_unit_test_teardown(wrong_weights_on_one_rank, tear_down),
         cmocka_unit_test_teardown(tokens_are_recorded, tear_down),
