@@ -51,7 +51,10 @@ static enum status write_line(const struct folder *folder, const char *name, int
     bool written = ((flags & O_APPEND) || fchmod(fd, mode) == 0) &&
                    write(fd, line, (size_t)length) == length;
     int cause = errno;
-    written = close(fd) == 0 && written;
+    if (close(fd) != 0 && written) {
+        written = false;
+        cause = errno;
+    }
     explicit_bzero(line, sizeof line);
     errno = cause;
     return written ? STATUS_OK : refuse(err, "write", path);
