@@ -9,6 +9,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "processes.h"
+
 #define PERIOD_MS   100
 #define REPLY_MS    900 /* for a probe to answer; what comes later is none */
 #define PATIENCE_MS 60000
@@ -80,15 +82,7 @@ static void sleep_until(int64_t us) {
 /* ---- asking -------------------------------------------------------------------------------- */
 
 void probe_watch_address(const char *run_dir, const char *who, char out[64]) {
-    char path[160], text[1024];
-    snprintf(path, sizeof path, "%s/%s.ready", run_dir, who);
-    out[0] = '\0';
-    FILE *file = fopen(path, "re");
-    if (!file) return;
-    text[fread(text, 1, sizeof text - 1, file)] = '\0';
-    fclose(file);
-    const char *at = strstr(text, "probe=");
-    if (at) sscanf(at, "probe=%63s", out);
+    processes_ready_value(run_dir, who, "probe", out, 64);
 }
 
 static int connect_to(const char *address) {

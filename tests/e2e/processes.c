@@ -287,12 +287,25 @@ void processes_wait_for(const char *path, const char *text) {
     fail_msg("%s never says \"%s\":\n%s", path, text, content);
 }
 
-long processes_ready_pid(const char *run_dir, const char *who) {
-    char path[128], content[1024];
+void processes_ready_value(const char *run_dir, const char *who, const char *key, char *out,
+                           size_t bytes) {
+    char path[4096], content[2048];
+    size_t key_bytes = strlen(key);
     snprintf(path, sizeof path, "%s/%s.ready", run_dir, who);
     processes_read_file(path, content, sizeof content);
-    const char *pid = strstr(content, "pid=");
-    return pid ? strtol(pid + 4, NULL, 10) : 0;
+    const char *line = content;
+    while (*line && (strncmp(line, key, key_bytes) != 0 || line[key_bytes] != '=')) {
+        line += strcspn(line, "\n");
+        line += *line == '\n';
+    }
+    const char *value = *line ? line + key_bytes + 1 : "";
+    snprintf(out, bytes, "%.*s", (int)strcspn(value, "\n"), value);
+}
+
+long processes_ready_pid(const char *run_dir, const char *who) {
+    char pid[32];
+    processes_ready_value(run_dir, who, "pid", pid, sizeof pid);
+    return strtol(pid, NULL, 10);
 }
 
 /* ---- directories --------------------------------------------------------------------------- */

@@ -69,9 +69,11 @@ void processes_read_file(const char *path, char *out, size_t bytes);
 /* Wait until the file contains text; fails the test where it never does. */
 void processes_wait_for(const char *path, const char *text);
 
-/* The value of `key=` in a ready file of run_dir ("coordinator", "worker-1"); 0 where there is no
- * such file. */
-long processes_ready_pid(const char *run_dir, const char *who);
+/* What stands behind `key=` in a ready file of run_dir ("coordinator", "worker-1"), cut at
+ * bytes - 1; "" where there is no such file, or no such key. */
+void processes_ready_value(const char *run_dir, const char *who, const char *key, char *out,
+                           size_t bytes);
+long processes_ready_pid(const char *run_dir, const char *who); /* 0 for none */
 
 void processes_sleep_ms(int ms);
 long processes_now_ms(void);

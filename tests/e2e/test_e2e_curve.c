@@ -75,17 +75,6 @@ static struct {
     char log_text[1u << 20];
 } group;
 
-static void read_ready(const char *key, char out[PATH_BYTES]) {
-    static char text[TEXT_BYTES];
-    char path[PATH_BYTES + 32];
-    snprintf(path, sizeof path, "%s/coordinator.ready", group.run_dir);
-    processes_read_file(path, text, sizeof text);
-    const char *at = strstr(text, key);
-    assert_non_null(at);
-    at += strlen(key);
-    snprintf(out, PATH_BYTES, "%.*s", (int)strcspn(at, "\n"), at);
-}
-
 /* Any free port at both doors, on every interface. */
 static void start_group(void) {
     snprintf(group.run_dir, sizeof group.run_dir, "%s", in_scratch("run"));
@@ -96,8 +85,9 @@ static void start_group(void) {
         "tcp://*:0", "--worker-endpoint", "tcp://*:0",        NULL};
     group.pid = processes_start(group.log, "espalier", serve);
     processes_wait_for(group.log, "espalier: ready");
-    read_ready("endpoint=", group.clients);
-    read_ready("workers=", group.workers);
+    processes_ready_value(group.run_dir, "coordinator", "endpoint", group.clients, PATH_BYTES);
+    processes_ready_value(group.run_dir, "coordinator", "workers", group.workers, PATH_BYTES);
+    assert_true(group.clients[0] && group.workers[0]);
 }
 
 static void end_group(void) {

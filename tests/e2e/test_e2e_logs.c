@@ -51,12 +51,8 @@ static int logs(const char *a, const char *b) {
 }
 
 static void boot_of_the_group(char boot_out[17]) {
-    char path[96], text[1024];
-    snprintf(path, sizeof path, "%s/coordinator.ready", dir);
-    processes_read_file(path, text, sizeof text);
-    const char *at = strstr(text, "boot=");
-    assert_non_null(at);
-    snprintf(boot_out, 17, "%.16s", at + 5);
+    processes_ready_value(dir, "coordinator", "boot", boot_out, 17);
+    assert_int_equal(strlen(boot_out), 16);
 }
 
 static void kill_rank_1(void) {
