@@ -14,6 +14,7 @@
 #include <string.h>
 
 #include "base/check.h"
+#include "base/clock.h"
 #include "bench_figures.h"
 #include "bench_streams.h"
 #include "calls.h"
@@ -27,7 +28,6 @@
 #define POOL_CALLS    32u
 #define POOL_TOK      1536u /* of four of them */
 #define SHORT_PROMPTS 21u
-#define NS_PER_MS     1e6
 #define SETTLE_MS     150
 
 static struct bench_stream streams[POOL_CALLS], prompt_stream;
@@ -108,10 +108,9 @@ static void measure_gap(const struct group *group, uint32_t pair, uint32_t targe
     double isolated[ISOLATED], alone = prompt_alone(group->endpoint, text_begin);
     bench_streams_settle(group->endpoint);
     start_decoding(group->endpoint);
-    int64_t quiet_ns = bench_streams_now_ns();
+    int64_t quiet_ns = clock_now_ns();
     processes_sleep_ms(2 * SETTLE_MS);
-    bench_figures_note(pair, "gap_decoding_ms",
-                       gap_percentile(quiet_ns, bench_streams_now_ns(), 0.5));
+    bench_figures_note(pair, "gap_decoding_ms", gap_percentile(quiet_ns, clock_now_ns(), 0.5));
     bench_streams_take_prompt(&prompt_stream, text_begin, LONG_TOK);
     double first = run_to_first_token(&prompt_stream, group->endpoint);
     double p99 = gap_percentile(prompt_stream.sent_ns, prompt_stream.token_ns[0], 0.99);
@@ -195,7 +194,7 @@ static double pool_throughput(const char *running_max, bool after_short,
         bench_streams_join(&prompt_stream);
     }
     bench_streams_settle(group.endpoint);
-    int64_t begin_ns = bench_streams_now_ns();
+    int64_t begin_ns = clock_now_ns();
     for (uint32_t i = 0; i < POOL_CALLS; i++) {
         bench_streams_take_prompt(&streams[i], 400 * i, 216 + i * 7 % 81);
         bench_streams_start(&streams[i], group.endpoint, 96 + i * 11 % 65);
@@ -204,7 +203,7 @@ static double pool_throughput(const char *running_max, bool after_short,
         bench_streams_join(&streams[i]);
         token_count += streams[i].summary.completion_tokens;
     }
-    double seconds = (double)(bench_streams_now_ns() - begin_ns) / 1e9;
+    double seconds = (double)(clock_now_ns() - begin_ns) / 1e9;
     calls_wait_until_quiet(group.endpoint, after_out);
     calls_stop_group(&group);
     return token_count / seconds;
@@ -253,10 +252,10 @@ static struct decoding decode_for_a_while(bool overlap, uint32_t stream_count) {
     for (uint32_t i = 0; i < stream_count; i++)
         bench_streams_wait(&streams[i], 24);
     calls_look(group.endpoint, &before);
-    int64_t begin_ns = bench_streams_now_ns();
+    int64_t begin_ns = clock_now_ns();
     processes_sleep_ms(2500);
     calls_look(group.endpoint, &after);
-    double seconds = (double)(bench_streams_now_ns() - begin_ns) / 1e9;
+    double seconds = (double)(clock_now_ns() - begin_ns) / 1e9;
     for (uint32_t i = 0; i < SHORT_PROMPTS; i++) {
         bench_streams_take_prompt(&prompt_stream, 3000 + 50 * i, 16);
         first_token_ms[i] = run_to_first_token(&prompt_stream, group.endpoint);

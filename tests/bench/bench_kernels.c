@@ -11,7 +11,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "rig.h"
 #include "roof.h"
@@ -150,12 +149,6 @@ static double compute_roof(enum kernel_dtype activation) {
     return dot > fma_roof ? dot : fma_roof;
 }
 
-static double now_s(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
-}
-
 static void bench(const struct op *op, size_t shape, bool of_tests, struct kernel_team *team) {
     static struct rig_call calls[COLD_MAX];
     uint32_t threads = team_threads(team), copies = 0;
@@ -169,13 +162,13 @@ static void bench(const struct op *op, size_t shape, bool of_tests, struct kerne
     struct kernel_ctx ctx = {.team = team,
                              .scratch = rig_alloc(rig, calls[0].scratch_bytes),
                              .scratch_bytes = calls[0].scratch_bytes};
-    double best = 1e9, begin = now_s();
+    double best = 1e9, begin = roof_now_s();
     uint32_t runs = 0;
-    for (; runs < 3 * copies || (now_s() - begin < BENCH_SECONDS && runs < 100000);) {
-        double round = now_s();
+    for (; runs < 3 * copies || (roof_now_s() - begin < BENCH_SECONDS && runs < 100000);) {
+        double round = roof_now_s();
         for (uint32_t i = 0; i < copies; i++)
             op->run(&calls[i], &ctx);
-        double each = (now_s() - round) / copies;
+        double each = (roof_now_s() - round) / copies;
         best = each < best ? each : best;
         runs += copies;
     }

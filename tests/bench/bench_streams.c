@@ -3,26 +3,20 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "base/check.h"
+#include "base/clock.h"
 #include "calls.h"
 #include "client.h"
 #include "processes.h"
 
 #define SETTLE_MS 150
 
-int64_t bench_streams_now_ns(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return now.tv_sec * INT64_C(1000000000) + now.tv_nsec;
-}
-
 static bool on_delta(void *user, const struct generate_delta *delta) {
     struct bench_stream *stream = user;
     uint32_t count = atomic_load(&stream->token_count);
     for (uint32_t i = 0; i < delta->token_count && count < BENCH_STREAMS_TOKENS_MAX; i++)
-        stream->token_ns[count++] = bench_streams_now_ns();
+        stream->token_ns[count++] = clock_now_ns();
     stream->delta_count++;
     atomic_store(&stream->token_count, count);
     return !atomic_load(&stream->is_enough);
@@ -45,7 +39,7 @@ static void *run(void *user) {
         request.prompt_text.size = strlen(stream->chat);
         request.prompt_token_count = 0;
     }
-    stream->sent_ns = bench_streams_now_ns();
+    stream->sent_ns = clock_now_ns();
     stream->status = client_open(&options, &client, &stream->err);
     if (stream->status == STATUS_OK)
         stream->status = client_generate(client, &request, on_delta, stream, &stream->summary,

@@ -26,8 +26,6 @@ struct bench_stream {
     struct generate_summary summary;
 };
 
-int64_t bench_streams_now_ns(void);
-
 /* The prompt is this part of the reference text (tests/e2e/calls.h). */
 void bench_streams_take_prompt(struct bench_stream *stream, uint32_t text_begin,
                                uint32_t tok_count);

@@ -10,7 +10,6 @@
  * the latent is read - once for all rows and heads, and threads that share the queries. */
 #include <stdio.h>
 #include <stdlib.h>
-#include <time.h>
 
 #include "rig.h"
 #include "roof.h"
@@ -22,22 +21,16 @@ static const uint32_t row_counts[] = {1, 8, 16};
 
 #define COUNT(array) (sizeof(array) / sizeof((array)[0]))
 
-static double now_s(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
-}
-
 static int by_value(const void *a, const void *b) {
     double left = *(const double *)a, right = *(const double *)b;
     return (left > right) - (left < right);
 }
 
 static double time_of(struct rig_call *call, struct kernel_ctx *ctx, uint32_t runs) {
-    double begin = now_s();
+    double begin = roof_now_s();
     for (uint32_t i = 0; i < runs; i++)
         mla_tree_cpu(&call->args.mla_tree, ctx);
-    return (now_s() - begin) / runs;
+    return (roof_now_s() - begin) / runs;
 }
 
 static void bench_context(uint32_t context, uint32_t rounds, struct kernel_team *team,

@@ -35,7 +35,7 @@ struct compute_job {
     float *sink; /* [threads] */
 };
 
-static double now_s(void) {
+double roof_now_s(void) {
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
     return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
@@ -67,9 +67,9 @@ double roof_read(struct kernel_team *team) {
     double best = 0;
     for (uint32_t run = 0; run < RUNS; run++) {
         job.data = data + run * (READ_RUN_BYTES / sizeof *data) % (READ_BYTES / sizeof *data);
-        double begin = now_s();
+        double begin = roof_now_s();
         team_run(team, read_task, &job, tasks);
-        double rate = (double)(job.words_a_task * sizeof *data * tasks) / (now_s() - begin);
+        double rate = (double)(job.words_a_task * sizeof *data * tasks) / (roof_now_s() - begin);
         best = rate > best ? rate : best;
     }
     munmap(data, READ_BYTES);
@@ -142,9 +142,9 @@ static double measure_chains(struct kernel_team *team, void (*chains)(float *), 
     struct compute_job job = {.chains = chains, .sink = sink};
     double best = 0;
     for (uint32_t run = 0; run < RUNS; run++) {
-        double begin = now_s();
+        double begin = roof_now_s();
         team_run(team, compute_task, &job, team_threads(team));
-        double seconds = now_s() - begin;
+        double seconds = roof_now_s() - begin;
         double rate = ops * CHAINS * CHAIN_STEPS * team_threads(team) / seconds;
         best = rate > best ? rate : best;
     }

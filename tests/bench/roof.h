@@ -7,6 +7,9 @@
 
 #include "team.h"
 
+/* Seconds since some moment, for differences. */
+double roof_now_s(void);
+
 /* Bytes a second, reading half a gigabyte in huge pages where the system gives them. */
 double roof_read(struct kernel_team *team);
 
