@@ -42,6 +42,11 @@ struct rank {
 
 static struct rank ranks[RANKS_MAX];
 
+/* Who aborts a communicator and who closes it keep apart, as by the engine's lock. */
+static pthread_mutex_t closing[RANKS_MAX] = {
+    [0 ... RANKS_MAX - 1] = PTHREAD_MUTEX_INITIALIZER,
+};
+
 static void check(cudaError_t error) {
     if (error != cudaSuccess) abort(); /* cmocka's jumps are for its own thread */
 }
@@ -68,7 +73,9 @@ static void *rank_main(void *user) {
         comm_nccl_use(comm, rank->stream, rank->wait_ms);
         rank->comm = comm;
         rank->status = rank->body(rank, &rank->err);
+        pthread_mutex_lock(&closing[rank->rank]);
         comm_close(&comm);
+        pthread_mutex_unlock(&closing[rank->rank]);
     }
     simt_cuda_recover();
     check(cudaFree(rank->device));
@@ -356,7 +363,9 @@ static void aborts_reach_whoever_is_stuck(void **state) {
             struct comm *comm;
             while ((comm = ranks[r].comm) == NULL || comm_sequence(comm) == 0)
                 nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+            pthread_mutex_lock(&closing[r]);
             comm_abort(comm);
+            pthread_mutex_unlock(&closing[r]);
         }
         finish(2);
         assert_all(2, STATUS_ABORTED);
