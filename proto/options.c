@@ -165,19 +165,37 @@ static enum status set_real(const struct option *option, const char *text, struc
     return STATUS_OK;
 }
 
-static enum status set_choice(const struct option *option, const char *text, struct error *err) {
+static bool is_choice(const struct option *option, const char *text) {
     size_t bytes = strlen(text);
     for (const char *choice = option->choices; *choice;) {
         size_t choice_bytes = strcspn(choice, "|");
-        if (bytes == choice_bytes && memcmp(choice, text, bytes) == 0) {
-            *(const char **)option->value = text;
-            return STATUS_OK;
-        }
+        if (bytes == choice_bytes && memcmp(choice, text, bytes) == 0) return true;
         choice += choice_bytes;
         choice += *choice == '|';
     }
-    return error_set(err, STATUS_INVALID_ARGUMENT, "%s: found \"%s\", accepted: %s", option->name,
-                     text, option->choices);
+    return false;
+}
+
+static enum status set_choice(const struct option *option, const char *text, struct error *err) {
+    if (!is_choice(option, text))
+        return error_set(err, STATUS_INVALID_ARGUMENT, "%s: found \"%s\", accepted: %s",
+                         option->name, text, option->choices);
+    *(const char **)option->value = text;
+    return STATUS_OK;
+}
+
+/* Digits alone: whoever takes the text need not know suffixes. */
+static enum status set_choice_or_count(const struct option *option, const char *text,
+                                       struct error *err) {
+    uint64_t value;
+    bool is_count = text[strspn(text, "0123456789")] == '\0' && parse_whole(text, &value) &&
+                    value >= option->min && value <= option->max;
+    if (!is_count && !is_choice(option, text))
+        return error_set(err, STATUS_INVALID_ARGUMENT,
+                         "%s: found \"%s\", accepted: %s, or an integer from %u to %u",
+                         option->name, text, option->choices, option->min, option->max);
+    *(const char **)option->value = text;
+    return STATUS_OK;
 }
 
 static enum status set_text(const struct option *option, const char *text, struct error *err) {
@@ -205,6 +223,7 @@ static enum status set_value(const struct option *option, const char *text, stru
     case OPTION_REAL: return set_real(option, text, err);
     case OPTION_TEXT: return set_text(option, text, err);
     case OPTION_CHOICE: return set_choice(option, text, err);
+    case OPTION_CHOICE_OR_COUNT: return set_choice_or_count(option, text, err);
     case OPTION_LIST: return add_item(option, text, err);
     case OPTION_SWITCH: break;
     }
@@ -223,6 +242,7 @@ static const char *argument_name(const struct option *option) {
     case OPTION_REAL: return "X";
     case OPTION_CHOICE: return option->choices;
     case OPTION_TEXT:
+    case OPTION_CHOICE_OR_COUNT:
     case OPTION_LIST: break;
     }
     return "TEXT";

@@ -22,14 +22,15 @@
 #define OPTIONS_LIST_MAX 16u
 
 enum option_type {
-    OPTION_SWITCH, /* bool *: present or not */
-    OPTION_COUNT,  /* uint32_t *: within [min, max] */
-    OPTION_WIDE,   /* uint64_t *: any 64-bit value */
-    OPTION_BYTES,  /* uint64_t *: a size, a fraction of a unit too: 96G, 93.73G */
-    OPTION_REAL,   /* double *: within [real_min, real_max] */
-    OPTION_TEXT,   /* const char **: not empty */
-    OPTION_CHOICE, /* const char **: one of `choices` */
-    OPTION_LIST,   /* struct option_list *: may be given up to OPTIONS_LIST_MAX times */
+    OPTION_SWITCH,          /* bool *: present or not */
+    OPTION_COUNT,           /* uint32_t *: within [min, max] */
+    OPTION_WIDE,            /* uint64_t *: any 64-bit value */
+    OPTION_BYTES,           /* uint64_t *: a size, a fraction of a unit too: 96G, 93.73G */
+    OPTION_REAL,            /* double *: within [real_min, real_max] */
+    OPTION_TEXT,            /* const char **: not empty */
+    OPTION_CHOICE,          /* const char **: one of `choices` */
+    OPTION_CHOICE_OR_COUNT, /* const char **: one of `choices`, or digits within [min, max] */
+    OPTION_LIST,            /* struct option_list *: may be given up to OPTIONS_LIST_MAX times */
 };
 
 struct option_list {
@@ -42,9 +43,9 @@ struct option {
     const char *aliases; /* other names, separated by spaces; NULL for none */
     enum option_type type;
     void *value;       /* by type; holds the default before parsing */
-    uint32_t min, max; /* COUNT */
+    uint32_t min, max; /* COUNT, CHOICE_OR_COUNT */
     double real_min, real_max;
-    const char *choices;  /* CHOICE: "bf16|f32" */
+    const char *choices;  /* CHOICE, CHOICE_OR_COUNT: "bf16|f32" */
     const char *argument; /* what `--help` calls the value; NULL: by type */
     const char *fallback; /* what `--help` says of the default */
     const char *help;

@@ -2,6 +2,7 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -14,11 +15,11 @@ struct values {
     uint32_t count;
     uint64_t wide, bytes;
     double real;
-    const char *text, *choice;
+    const char *text, *choice, *choice_or_count;
     struct option_list list;
 };
 
-#define ROWS_MAX 8
+#define ROWS_MAX 9
 
 static void fill_rows(struct option rows[ROWS_MAX], struct values *values) {
     const struct option all[ROWS_MAX] = {
@@ -41,6 +42,12 @@ static void fill_rows(struct option rows[ROWS_MAX], struct values *values) {
          .type = OPTION_CHOICE,
          .value = &values->choice,
          .choices = "bf16|f32|f3"},
+        {.name = "--choice-or-count",
+         .type = OPTION_CHOICE_OR_COUNT,
+         .value = &values->choice_or_count,
+         .choices = "auto|off",
+         .min = 2,
+         .max = 1023},
         {.name = "--bytes", .type = OPTION_BYTES, .value = &values->bytes},
         {.name = "--list", .type = OPTION_LIST, .value = &values->list},
     };
@@ -106,6 +113,15 @@ static void good_lines(void **state) {
     assert_int_equal(p.status, STATUS_OK);
     assert_int_equal(p.values.count, 3);
     assert_string_equal(p.values.choice, "f32");
+
+    static const char *const either[] = {"auto", "off", "2", "1023", "0007"};
+    for (size_t i = 0; i < sizeof either / sizeof *either; i++) {
+        char line[64];
+        snprintf(line, sizeof line, "--choice-or-count %s", either[i]);
+        parse(&p, line, copy);
+        assert_int_equal(p.status, STATUS_OK);
+        assert_string_equal(p.values.choice_or_count, either[i]);
+    }
 
     parse(&p, "--list a --list b - -- --count -c", copy);
     assert_int_equal(p.status, STATUS_INVALID_ARGUMENT); /* three arguments, two taken */
@@ -198,6 +214,16 @@ static void bad_lines(void **state) {
         {"--text ''", "--text: found an empty value, accepted: a text"},
         {"--choice f", "--choice: found \"f\", accepted: bf16|f32|f3"},
         {"--choice f32|f3", "--choice: found \"f32|f3\", accepted: bf16|f32|f3"},
+        {"--choice-or-count on",
+         "--choice-or-count: found \"on\", accepted: auto|off, or an integer from 2 to 1023"},
+        {"--choice-or-count 1",
+         "--choice-or-count: found \"1\", accepted: auto|off, or an integer from 2 to 1023"},
+        {"--choice-or-count 1024",
+         "--choice-or-count: found \"1024\", accepted: auto|off, or an integer from 2 to 1023"},
+        {"--choice-or-count 1k",
+         "--choice-or-count: found \"1k\", accepted: auto|off, or an integer from 2 to 1023"},
+        {"--choice-or-count ''",
+         "--choice-or-count: found \"\", accepted: auto|off, or an integer from 2 to 1023"},
         {"--switch-it=1", "--switch-it: found \"1\", accepted: no value, it is a switch"},
         {"--cuont 1", "--cuont: no such flag, did you mean --count? (--help lists all)"},
         {"--entirely-else", "--entirely-else: no such flag (--help lists all)"},
