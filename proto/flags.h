@@ -331,8 +331,16 @@
 #define FLAG_THREADS(target)                                                                       \
     {                                                                                              \
         .name = "--threads", .type = OPTION_COUNT, .value = (target), .min = 1, .max = 256,        \
-        .fallback = "the CPUs allowed, divided by --tp", .scope = FLAG_WORKER,                     \
+        .fallback = "its memory nodes' CPUs, divided by the ranks there", .scope = FLAG_WORKER,    \
         .help = "compute threads of a rank"                                                        \
+    }
+
+#define FLAG_NUMA(target)                                                                          \
+    {                                                                                              \
+        .name = "--numa", .type = OPTION_CHOICE_OR_COUNT, .value = (target),                       \
+        .choices = "auto|off", .min = 0, .max = 1023, .argument = "auto|off|NODE",                 \
+        .fallback = "auto", .scope = FLAG_WORKER,                                                  \
+        .help = "memory nodes: auto, ranks keep to their part of them; NODE, all to that one"      \
     }
 
 #endif

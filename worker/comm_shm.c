@@ -232,7 +232,7 @@ static enum status map(int fd, uint32_t size, struct comm_shm *shm, struct error
     if (memory == MAP_FAILED)
         return error_set(err, STATUS_RESOURCE_EXHAUSTED, "mapping %zu bytes of shared memory: %s",
                          bytes, strerror(errno));
-    uint32_t spin_max = cpus_spin_budget(size);
+    uint32_t spin_max = cpus_spin_budget(1, size);
     *shm = (struct comm_shm){
         .head = memory, .bytes = bytes, .size = size, .spin = spin_max, .spin_max = spin_max};
     return STATUS_OK;

@@ -216,7 +216,7 @@ static enum status climb(struct compute *compute, struct error *err) {
 static void do_welcome(struct compute *compute, const struct control_welcome *welcome) {
     struct error err;
     int exit_code = EXIT_CODE_CONFIG; /* a checkpoint that fails would fail again */
-    compute->ended_generation = 0; /* another coordinator counts from one again */
+    compute->ended_generation = 0;    /* another coordinator counts from one again */
     enum status status = STATUS_OK;
     if (!compute->weights) status = load_weights(compute, &err);
     if (status == STATUS_CANCELLED) return;
@@ -287,6 +287,7 @@ static void tell_ledger(struct compute *compute) {
     compute->told = true;
     ledger_measure(&compute->ledger, compute->weights, compute->drafter, compute->engine);
     ledger_log(&compute->ledger);
+    numa_log_placement(compute->options.numa);
 }
 
 static enum status set_pages(struct compute *compute, uint32_t page_count,

@@ -18,6 +18,7 @@
 #include "base/arena.h"
 #include "checkpoint.h"
 #include "engine.h"
+#include "numa.h"
 
 struct compute;
 
@@ -27,9 +28,10 @@ struct compute_options {
     uint32_t draft_window;                    /* tokens of context it looks at; 0: all */
     uint32_t rank, tp;
     uint32_t threads;
-    uint64_t device_bytes;      /* that the rank has; 0: as much as the machine */
-    bool quiet;                 /* leave the operators' log lines out */
-    void (*notify)(void *user); /* called on the compute thread: a note is there */
+    const struct numa_choice *numa; /* borrowed likewise */
+    uint64_t device_bytes;          /* that the rank has; 0: as much as the machine */
+    bool quiet;                     /* leave the operators' log lines out */
+    void (*notify)(void *user);     /* called on the compute thread: a note is there */
     void *user;
 };
 

@@ -274,12 +274,14 @@ static void on_welcome(struct control *control, struct compute_order **order) {
                                       .rank = control->config->rank,
                                       .tp = control->config->tp,
                                       .threads = control->config->threads,
+                                      .numa = &control->config->numa,
                                       .device_bytes = control->config->device_bytes,
                                       .quiet = control->config->log_level > LOG_LEVEL_INFO,
                                       .notify = notify,
                                       .user = control});
     log_info("welcomed", "coordinator_pid=%" PRIu64 " coordinator_boot=%s",
              welcome->coordinator_pid, boot_id);
+    numa_log(&control->config->numa, control->config->threads);
     uv_timer_start(&control->heartbeat, on_heartbeat, 0, welcome->heartbeat_ms);
     give(control, order);
 }

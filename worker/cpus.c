@@ -1,6 +1,7 @@
 #include "cpus.h"
 
 #include <sched.h>
+#include <stdbool.h>
 #include <stdio.h>
 
 /* About 30 to 90 microseconds of pauses: longer than a wake-up of a peer that runs, shorter than
@@ -9,20 +10,32 @@
 
 #define CPU_QUOTA_PATH "/sys/fs/cgroup/cpu.max"
 
+static uint32_t sharers_told; /* 0: not told */
+
+static uint32_t cpus_allowed(void);
 static uint32_t cpus_of_quota(void);
 
-uint32_t cpus_usable(void) {
-    cpu_set_t allowed;
-    CPU_ZERO(&allowed);
-    uint32_t count = 1;
-    if (sched_getaffinity(0, sizeof allowed, &allowed) == 0) count = (uint32_t)CPU_COUNT(&allowed);
-    uint32_t quota = cpus_of_quota();
-    if (quota < count) count = quota;
-    return count > 0 ? count : 1;
+uint32_t cpus_share(uint32_t cpus, uint32_t sharers, uint32_t ranks) {
+    uint32_t share = cpus / sharers, quota = cpus_of_quota() / ranks;
+    if (quota < share) share = quota;
+    return share > 0 ? share : 1;
 }
 
-uint32_t cpus_spin_budget(uint32_t threads) {
-    return threads > cpus_usable() ? 0 : SPIN_BUDGET;
+void cpus_set_sharers(uint32_t ranks) {
+    sharers_told = ranks;
+}
+
+uint32_t cpus_spin_budget(uint32_t threads, uint32_t ranks) {
+    uint32_t sharers = sharers_told > 0 && sharers_told < ranks ? sharers_told : ranks;
+    bool crowded = threads * sharers > cpus_allowed() || threads * ranks > cpus_of_quota();
+    return crowded ? 0 : SPIN_BUDGET;
+}
+
+static uint32_t cpus_allowed(void) {
+    cpu_set_t allowed;
+    CPU_ZERO(&allowed);
+    if (sched_getaffinity(0, sizeof allowed, &allowed) != 0) return 1;
+    return (uint32_t)CPU_COUNT(&allowed);
 }
 
 /* Whole CPUs of the quota, rounded up; UINT32_MAX where there is none ("max"). */

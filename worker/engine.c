@@ -221,7 +221,7 @@ static enum status create_parts(struct engine *engine, struct error *err) {
         .draft_len = options->drafter ? options->drafter->spec.block - 1 : 0,
     };
     engine->inv_freq = calloc(spec->rope_dim / 2, sizeof *engine->inv_freq);
-    engine->team = team_create(options->threads, cpus_spin_budget(options->threads * weights->tp));
+    engine->team = team_create(options->threads, cpus_spin_budget(options->threads, weights->tp));
     if (!engine->inv_freq || !engine->team)
         return error_set(err, STATUS_RESOURCE_EXHAUSTED, "no memory for a team of %u threads",
                          options->threads);

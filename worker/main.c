@@ -30,6 +30,8 @@ int main(int argc, char **argv) {
     struct checkpoint checkpoint;
     struct checkpoint_drafter drafter = {.tensors = NULL};
     enum status status = process_require_files(FILES_NEEDED, &err);
+    /* Before there is a thread, or memory worth the name. */
+    if (status == STATUS_OK) status = numa_bind(&config.numa, &err);
     if (status != STATUS_OK) return options_refuse("espalier-worker", EXIT_CODE_CONFIG, &err);
     status = checkpoint_open(config.model_path, config.tp, &checkpoint, &err);
     if (status != STATUS_OK) {

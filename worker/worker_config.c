@@ -90,7 +90,7 @@ enum status worker_config_identify(worker_config_lookup_fn *lookup,
 
 struct raw_flags {
     const char *run_dir, *endpoint;
-    const char *device, *log_level;
+    const char *device, *numa, *log_level;
     uint32_t linger_s, connect_timeout_s;
     uint32_t rank, tp;
 };
@@ -120,6 +120,18 @@ static enum status finish(struct worker_config *config, const struct raw_flags *
     return STATUS_OK;
 }
 
+static enum status plan_numa(struct worker_config *config, const char *flag, struct error *err) {
+    const struct numa_allowed allowed = numa_allowed();
+    struct numa_request request = {.mode = NUMA_NODE, .rank = config->rank, .tp = config->tp};
+    if (strcmp(flag, "auto") == 0)
+        request.mode = NUMA_AUTO;
+    else if (strcmp(flag, "off") == 0)
+        request.mode = NUMA_OFF;
+    else
+        request.node = (uint32_t)strtoul(flag, NULL, 10); /* digits, in range: the table's row */
+    return numa_plan(NUMA_ROOT, &allowed, &request, &config->numa, err);
+}
+
 /* What is well said but cannot be had: exit code 78, not 64. */
 static enum status check(struct worker_config *config, const struct raw_flags *raw,
                          struct worker_identity *identity, struct error *err) {
@@ -130,17 +142,17 @@ static enum status check(struct worker_config *config, const struct raw_flags *r
     if (status != STATUS_OK) return status;
     config->rank = identity->rank;
     config->tp = identity->tp;
-    if (config->threads == 0) {
-        uint32_t share = cpus_usable() / config->tp;
-        config->threads = share > 0 ? share : 1;
-    }
-    return STATUS_OK;
+    status = plan_numa(config, raw->numa, err);
+    if (status == STATUS_OK && config->threads == 0)
+        config->threads = cpus_share(config->numa.cpu_count, config->numa.ranks, config->tp);
+    return status;
 }
 
 bool worker_config_parse(int argc, char *const *argv, struct worker_config *config_out,
                          int *exit_code_out) {
     struct worker_config config = {.probe_address = "127.0.0.1:0"};
-    struct raw_flags raw = {.device = "cpu", .log_level = "info", .connect_timeout_s = 60, .tp = 1};
+    struct raw_flags raw = {
+        .device = "cpu", .numa = "auto", .log_level = "info", .connect_timeout_s = 60, .tp = 1};
     struct option table[] = {
         FLAG_MODEL_PATH(&config.model_path),
         FLAG_DRAFT_MODEL_PATH(&config.draft_model_path),
@@ -156,6 +168,7 @@ bool worker_config_parse(int argc, char *const *argv, struct worker_config *conf
         FLAG_TP(&raw.tp),
         FLAG_DEVICE(&raw.device),
         FLAG_THREADS(&config.threads),
+        FLAG_NUMA(&raw.numa),
         FLAG_DEVICE_MEMORY(&config.device_bytes),
         FLAG_RUN_DIR(&raw.run_dir),
         FLAG_WORKER_ENDPOINT(&raw.endpoint),

@@ -15,6 +15,7 @@
 #define ESPALIER_WORKER_CONFIG_H
 
 #include "base/log.h"
+#include "numa.h"
 #include "run_dir.h"
 
 struct worker_config {
@@ -27,6 +28,7 @@ struct worker_config {
     uint32_t draft_window;        /* 0: all of the context */
     uint32_t rank, tp;
     uint32_t threads;
+    struct numa_choice numa;     /* to be bound */
     uint64_t device_bytes;       /* that this rank has; 0: as much as the machine */
     const char *log_dir;         /* NULL: the run directory */
     uint32_t linger_ms;          /* outlive the coordinator so long */

@@ -75,6 +75,7 @@ static void help_and_version(void **state) {
         {CLI, {"serve", "--help"}, "--kv-cache-dtype bf16|f32"},
         {CLI, {"serve", "--help"}, "--activation-dtype bf16|f32|int8"},
         {CLI, {"serve", "--help"}, "--prefill-form absorbed|expanded"},
+        {CLI, {"serve", "--help"}, "--numa auto|off|NODE"},
         {CLI, {"generate", "--help"}, "--temperature"},
         {CLI, {"chat", "--help"}, "--system"},
         {CLI, {"bench", "--help"}, "--shared-prefix TOKENS"},
