@@ -6,13 +6,10 @@
 #include <stdint.h>
 /* cmocka needs the four above. */
 #include <cmocka.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
-#include "compare.h"
 #include "linear/linear_cuda.h"
-#include "simt_worlds.h"
+#include "simt_variant.h"
 
 /* Of max|y|: sums are of exact products, as the reference's, in another order. Cases have inner
  * dimensions up to 3,000 and weights of spread 1/sqrt(K). */
@@ -40,50 +37,33 @@ static const struct linear_case *case_of(size_t c) {
     return c < SHARED_CASES ? &linear_cases[c] : &own_cases[c - SHARED_CASES];
 }
 
-static void run(struct rig *rig, struct rig_call *call, const struct kernel_device *device,
-                struct simt_schedule schedule, struct simt_report *report) {
-    struct linear_cuda_shape plan = linear_cuda_plan(&call->args.linear, device);
-    struct kernel_ctx ctx = {.scratch = rig_alloc(rig, plan.scratch_bytes),
-                             .scratch_bytes = plan.scratch_bytes,
-                             .device = device};
-    memset(ctx.scratch, 0xff, plan.scratch_bytes); /* what nobody wrote is a NaN */
-    rig_reset(call);
-    simt_begin(schedule, report);
-    linear_cuda(&call->args.linear, &ctx);
-    if (report->failed) fail_msg("%s", report->text);
+static void build_linear(struct rig *rig, size_t case_idx, struct rig_call *call) {
+    rig_linear(rig, case_of(case_idx), 1, call);
 }
 
-/* False where the variant does not take the case. */
-static bool check_case(size_t c, const struct kernel_device *device) {
-    struct rig *rig = rig_create(c), *reference_rig = rig_create(c);
-    struct rig_call call = {0}, reference = {0};
-    rig_linear(rig, case_of(c), 1, &call);
-    rig_linear(reference_rig, case_of(c), 1, &reference);
-    bool is_taken = linear_cuda_takes(&call.args.linear);
-    linear_ref(&reference.args.linear, &(struct kernel_ctx){0});
-    for (size_t s = 0; is_taken && s < SIMT_ORDER_COUNT; s++) {
-        if (!simt_is_wanted(s)) continue;
-        char label[64];
-        struct simt_report report;
-        snprintf(label, sizeof label, "case %zu, %u multiprocessors, %s", c,
-                 device->multiprocessors, simt_schedules[s].name);
-        run(rig, &call, device, simt_schedules[s].schedule, &report);
-        assert_true(compare_outputs(label, &call.output[0], SIZE_MAX, &reference.output[0],
-                                    SIZE_MAX, (struct compare_tolerance){0, TOLERANCE}));
-        assert_int_equal(report.counters.bank_conflicts, 0);
-    }
-    rig_destroy(&rig);
-    rig_destroy(&reference_rig);
-    return is_taken;
+static bool takes_linear(const struct rig_call *call) {
+    return linear_cuda_takes(&call->args.linear);
 }
+
+static size_t scratch_bytes_of(const struct rig_call *call, const struct kernel_device *device) {
+    return linear_cuda_plan(&call->args.linear, device).scratch_bytes;
+}
+
+SIMT_VARIANT_CALLS(linear)
+
+static const struct simt_variant linear = {.name = "linear",
+                                           .case_count = SHARED_CASES + OWN_CASES,
+                                           .build = build_linear,
+                                           .ref = ref_linear,
+                                           .cuda = cuda_linear,
+                                           .takes = takes_linear,
+                                           .scratch_bytes = scratch_bytes_of,
+                                           .tolerance = {{0, TOLERANCE}, {0, TOLERANCE}},
+                                           .conflict_free = true};
 
 static void every_case_on_every_device(void **state) {
     (void)state;
-    size_t count = 0;
-    for (size_t c = 0; c < SHARED_CASES + OWN_CASES; c++)
-        for (size_t d = 0; d < SIMT_DEVICES; d++)
-            count += check_case(c, &simt_devices[d]);
-    assert_true(count >= 140);
+    assert_true(simt_variant_check(&linear, simt_devices, SIMT_DEVICES) >= 140);
 }
 
 /* The same bits under every schedule, and of a row alone. */
@@ -98,22 +78,15 @@ static void nothing_but_the_row_shows(void **state) {
         const struct linear_case *c = &cases[i];
         struct rig *rig = rig_create(i);
         struct rig_call call = {0};
-        struct simt_report report;
         rig_linear(rig, c, 1, &call);
-        size_t bytes = (size_t)c->rows * c->n * sizeof(float);
-        float *first = rig_alloc(rig, bytes), *y = call.output[0].data;
-        run(rig, &call, &simt_devices[1], simt_schedules[0].schedule, &report);
-        memcpy(first, y, bytes);
-        for (size_t s = 0; s < SIMT_ORDER_COUNT; s++) {
-            if (!simt_is_wanted(s)) continue;
-            run(rig, &call, &simt_devices[1], simt_schedules[s].schedule, &report);
-            assert_memory_equal(first, y, bytes);
-        }
+        simt_variant_run(&linear, rig, &call, &simt_devices[1], simt_schedules[0].schedule);
+        const float *first = simt_variant_keep(rig, &call), *y = call.output[0].data;
+        simt_variant_repeat(&linear, rig, &call, &simt_devices[1], 1, first);
         const float *x = call.args.linear.x;
         call.args.linear.rows = 1;
         for (uint32_t row = 0; row < c->rows; row += 3) {
             call.args.linear.x = x + row * call.args.linear.x_stride;
-            run(rig, &call, &simt_devices[1], simt_schedules[0].schedule, &report);
+            simt_variant_run(&linear, rig, &call, &simt_devices[1], simt_schedules[0].schedule);
             assert_memory_equal(first + (size_t)row * c->n, y, c->n * sizeof *y);
         }
         rig_destroy(&rig);
@@ -138,12 +111,12 @@ static void weights_are_read_once(void **state) {
                 cases[i].format, cases[i].rows, 192, 512, 1, 1, false, 0, cases[i].activation};
             struct rig *rig = rig_create(i);
             struct rig_call call = {0};
-            struct simt_report report;
             rig_linear(rig, &c, 1, &call);
-            run(rig, &call, &simt_devices[d], simt_schedules[0].schedule, &report);
+            struct simt_counters counters = simt_variant_run(&linear, rig, &call, &simt_devices[d],
+                                                             simt_schedules[0].schedule);
             uint64_t parts = cases[i].activation == KERNEL_F32 ? 3 : 1;
             uint64_t x_bytes = c.rows * parts * c.k * sizeof(bf16) * (c.n / 64);
-            assert_int_equal(report.counters.copied_bytes,
+            assert_int_equal(counters.copied_bytes,
                              (uint64_t)call.bytes * cases[i].reads + x_bytes);
             rig_destroy(&rig);
         }

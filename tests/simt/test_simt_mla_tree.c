@@ -6,24 +6,31 @@
 #include <stdint.h>
 /* cmocka needs the four above. */
 #include <cmocka.h>
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
-#include "compare.h"
 #include "mla_tree/mla_tree_cuda.h"
-#include "simt_worlds.h"
+#include "simt_variant.h"
 
 #define TOLERANCE 1e-2 /* of max|c| */
+#define CASES     (sizeof mla_tree_cases / sizeof mla_tree_cases[0])
 
-static bool is_taken(const struct mla_tree_case *c) {
-    return c->dtype == KERNEL_BF16 && ((c->latent_dim == 512 && c->rope_dim == 64) ||
-                                       (c->latent_dim == 128 && c->rope_dim == 32));
+static void build_mla_tree(struct rig *rig, size_t case_idx, struct rig_call *call) {
+    rig_mla_tree(rig, &mla_tree_cases[case_idx], 1, call);
+}
+
+static bool takes_mla_tree(const struct rig_call *call) {
+    const struct mla_tree_args *args = &call->args.mla_tree;
+    return args->kv_dtype == KERNEL_BF16 && ((args->latent_dim == 512 && args->rope_dim == 64) ||
+                                             (args->latent_dim == 128 && args->rope_dim == 32));
+}
+
+static size_t scratch_bytes_of(const struct rig_call *call, const struct kernel_device *device) {
+    return mla_tree_cuda_plan(&call->args.mla_tree, device).scratch_bytes;
 }
 
 /* What no sequence has stored may hold anything. */
-static void poison_unused_slots(struct rig *rig, const struct mla_tree_args *args) {
+static void spoil_unused_slots(struct rig *rig, struct rig_call *call) {
+    const struct mla_tree_args *args = &call->args.mla_tree;
     uint32_t pages = 0;
     for (uint32_t s = 0; s < args->sequence_count; s++) {
         const struct mla_sequence *seq = &args->sequences[s];
@@ -41,48 +48,22 @@ static void poison_unused_slots(struct rig *rig, const struct mla_tree_args *arg
         if (!used[i / width]) cache[i] = 0x7fff;
 }
 
-static void run(struct rig *rig, struct rig_call *call, const struct kernel_device *device,
-                struct simt_schedule schedule, struct simt_report *report) {
-    struct mla_cuda_plan plan = mla_tree_cuda_plan(&call->args.mla_tree, device);
-    struct kernel_ctx ctx = {.scratch = rig_alloc(rig, plan.scratch_bytes),
-                             .scratch_bytes = plan.scratch_bytes,
-                             .device = device};
-    memset(ctx.scratch, 0xff, plan.scratch_bytes); /* what no block wrote is a NaN */
-    rig_reset(call);
-    simt_begin(schedule, report);
-    mla_tree_cuda(&call->args.mla_tree, &ctx);
-    if (report->failed) fail_msg("%s", report->text);
-}
+SIMT_VARIANT_CALLS(mla_tree)
 
-static void check_case(size_t c, const struct kernel_device *device) {
-    struct rig *rig = rig_create(c), *reference_rig = rig_create(c);
-    struct rig_call call = {0}, reference = {0};
-    rig_mla_tree(rig, &mla_tree_cases[c], 1, &call);
-    rig_mla_tree(reference_rig, &mla_tree_cases[c], 1, &reference);
-    poison_unused_slots(rig, &call.args.mla_tree);
-    mla_tree_ref(&reference.args.mla_tree, &(struct kernel_ctx){0});
-    for (size_t s = 0; s < SIMT_ORDER_COUNT; s++) {
-        if (!simt_is_wanted(s)) continue;
-        char label[64];
-        struct simt_report report;
-        snprintf(label, sizeof label, "case %zu, %u multiprocessors, %s", c,
-                 device->multiprocessors, simt_schedules[s].name);
-        run(rig, &call, device, simt_schedules[s].schedule, &report);
-        assert_true(compare_outputs(label, &call.output[0], SIZE_MAX, &reference.output[0],
-                                    SIZE_MAX, (struct compare_tolerance){0, TOLERANCE}));
-        assert_int_equal(report.counters.bank_conflicts, 0);
-    }
-    rig_destroy(&rig);
-    rig_destroy(&reference_rig);
-}
+static const struct simt_variant mla_tree = {.name = "mla_tree",
+                                             .case_count = CASES,
+                                             .build = build_mla_tree,
+                                             .ref = ref_mla_tree,
+                                             .cuda = cuda_mla_tree,
+                                             .takes = takes_mla_tree,
+                                             .scratch_bytes = scratch_bytes_of,
+                                             .spoil = spoil_unused_slots,
+                                             .tolerance = {{0, TOLERANCE}, {0, TOLERANCE}},
+                                             .conflict_free = true};
 
 static void every_case_on_every_device(void **state) {
     (void)state;
-    size_t count = 0;
-    for (size_t c = 0; c < sizeof mla_tree_cases / sizeof mla_tree_cases[0]; c++)
-        for (size_t d = 0; is_taken(&mla_tree_cases[c]) && d < SIMT_DEVICES; d++, count++)
-            check_case(c, &simt_devices[d]);
-    assert_true(count >= 30);
+    assert_true(simt_variant_check(&mla_tree, simt_devices, SIMT_DEVICES) >= 30);
 }
 
 /* The same bits under every schedule: nothing depends on who comes first. */
@@ -93,19 +74,9 @@ static void schedules_do_not_show(void **state) {
     struct rig *rig = rig_create(1);
     struct rig_call call = {0};
     rig_mla_tree(rig, &c, 1, &call);
-    size_t bytes = call.output[0].rows * call.output[0].width * sizeof(float);
-    float *first = rig_alloc(rig, bytes);
-    bool begun = false;
-    for (uint64_t seed = 0; seed < 4; seed++)
-        for (size_t s = 0; s < SIMT_ORDER_COUNT; s++) {
-            if (!simt_is_wanted(s)) continue;
-            struct simt_schedule schedule = {simt_schedules[s].schedule.order, seed};
-            struct simt_report report;
-            run(rig, &call, &simt_devices[2], schedule, &report);
-            if (!begun) memcpy(first, call.output[0].data, bytes);
-            begun = true;
-            assert_memory_equal(first, call.output[0].data, bytes);
-        }
+    simt_variant_run(&mla_tree, rig, &call, &simt_devices[2], simt_schedules[0].schedule);
+    const void *first = simt_variant_keep(rig, &call);
+    simt_variant_repeat(&mla_tree, rig, &call, &simt_devices[2], 4, first);
     rig_destroy(&rig);
 }
 
@@ -120,11 +91,11 @@ static void the_cache_is_read_once(void **state) {
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         struct rig *rig = rig_create(i);
         struct rig_call call = {0};
-        struct simt_report report;
         rig_mla_tree(rig, &cases[i], 1, &call);
-        run(rig, &call, &simt_devices[2], simt_schedules[0].schedule, &report);
+        struct simt_counters counters = simt_variant_run(&mla_tree, rig, &call, &simt_devices[2],
+                                                         simt_schedules[0].schedule);
         uint32_t positions = cases[i].sequence[0].committed + cases[i].sequence[0].rows;
-        assert_int_equal(report.counters.copied_bytes, positions * (128 + 32) * sizeof(bf16));
+        assert_int_equal(counters.copied_bytes, positions * (128 + 32) * sizeof(bf16));
         rig_destroy(&rig);
     }
 }

@@ -6,13 +6,10 @@
 #include <stdint.h>
 /* cmocka needs the four above. */
 #include <cmocka.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
-#include "compare.h"
 #include "moe_experts/moe_experts_cuda.h"
-#include "simt_worlds.h"
+#include "simt_variant.h"
 
 #define TOLERANCE_F32  1e-2 /* of max|y|: the kernel rounds x and the activations to bf16 */
 #define TOLERANCE_BF16 2e-3 /* the reference does too; some are rounded the other way */
@@ -39,63 +36,34 @@ static const struct moe_experts_case *case_of(size_t c) {
     return c < SHARED_CASES ? &moe_experts_cases[c] : &own_cases[c - SHARED_CASES];
 }
 
-static void run(struct rig *rig, struct rig_call *call, const struct kernel_device *device,
-                struct simt_schedule schedule, struct simt_report *report) {
-    struct moe_cuda_plan plan = moe_experts_cuda_plan(&call->args.moe_experts, device);
-    struct kernel_ctx ctx = {.scratch = rig_alloc(rig, plan.scratch_bytes),
-                             .scratch_bytes = plan.scratch_bytes,
-                             .device = device};
-    memset(ctx.scratch, 0xff, plan.scratch_bytes); /* what nobody wrote is a NaN */
-    rig_reset(call);
-    simt_begin(schedule, report);
-    moe_experts_cuda(&call->args.moe_experts, &ctx);
-    if (report->failed) fail_msg("%s", report->text);
+static void build_moe_experts(struct rig *rig, size_t case_idx, struct rig_call *call) {
+    rig_moe_experts(rig, case_of(case_idx), 1, call);
 }
 
-static void check_case(size_t c, const struct kernel_device *device) {
-    const struct moe_experts_case *of = case_of(c);
-    struct rig *rig = rig_create(c);
-    struct rig_call call = {0}, reference = {0};
-    rig_moe_experts(rig, of, 1, &call);
-    struct rig *reference_rig = rig_create(c);
-    rig_moe_experts(reference_rig, of, 1, &reference);
-    moe_experts_ref(&reference.args.moe_experts,
-                    &(struct kernel_ctx){.scratch = rig_alloc(rig, reference.scratch_bytes),
-                                         .scratch_bytes = reference.scratch_bytes});
-    double tolerance = of->activation == KERNEL_BF16 ? TOLERANCE_BF16 : TOLERANCE_F32;
-    for (size_t s = 0; s < SIMT_ORDER_COUNT; s++) {
-        if (!simt_is_wanted(s)) continue;
-        char label[64];
-        struct simt_report report;
-        snprintf(label, sizeof label, "case %zu, %u multiprocessors, %s", c,
-                 device->multiprocessors, simt_schedules[s].name);
-        run(rig, &call, device, simt_schedules[s].schedule, &report);
-        assert_true(compare_outputs(label, &call.output[0], SIZE_MAX, &reference.output[0],
-                                    SIZE_MAX, (struct compare_tolerance){0, tolerance}));
-        assert_int_equal(report.counters.bank_conflicts, 0);
-    }
-    rig_destroy(&rig);
-    rig_destroy(&reference_rig);
+static bool takes_moe_experts(const struct rig_call *call) {
+    return moe_experts_cuda_takes(&call->args.moe_experts);
 }
 
-static bool is_taken(size_t c) {
-    const struct moe_experts_case *of = case_of(c);
-    const struct moe_experts_args args = {.gate_up_format = of->gate_up,
-                                          .down_format = of->down,
-                                          .dim = of->dim,
-                                          .width = of->width,
-                                          .expert_count = of->experts,
-                                          .activation = of->activation};
-    return moe_experts_cuda_takes(&args);
+static size_t scratch_bytes_of(const struct rig_call *call, const struct kernel_device *device) {
+    return moe_experts_cuda_plan(&call->args.moe_experts, device).scratch_bytes;
 }
+
+SIMT_VARIANT_CALLS(moe_experts)
+
+static const struct simt_variant moe_experts = {
+    .name = "moe_experts",
+    .case_count = SHARED_CASES + OWN_CASES,
+    .build = build_moe_experts,
+    .ref = ref_moe_experts,
+    .cuda = cuda_moe_experts,
+    .takes = takes_moe_experts,
+    .scratch_bytes = scratch_bytes_of,
+    .tolerance = {{0, TOLERANCE_F32}, {0, TOLERANCE_BF16}},
+    .conflict_free = true};
 
 static void every_case_on_every_device(void **state) {
     (void)state;
-    size_t count = 0;
-    for (size_t c = 0; c < SHARED_CASES + OWN_CASES; c++)
-        for (size_t d = 0; is_taken(c) && d < SIMT_DEVICES; d++, count++)
-            check_case(c, &simt_devices[d]);
-    assert_true(count >= 50);
+    assert_true(simt_variant_check(&moe_experts, simt_devices, SIMT_DEVICES) >= 50);
 }
 
 /* The same bits under every schedule, on every device, and of a row alone. */
@@ -105,26 +73,18 @@ static void nothing_but_the_row_shows(void **state) {
                                        64,          2,           ROUTE_RANDOM, KERNEL_BF16};
     struct rig *rig = rig_create(1);
     struct rig_call call = {0};
-    struct simt_report report;
     rig_moe_experts(rig, &c, 1, &call);
-    size_t values = (size_t)c.segments * c.rows * c.dim;
-    float *first = rig_alloc(rig, values * sizeof *first), *y = call.output[0].data;
-    run(rig, &call, &simt_devices[0], simt_schedules[0].schedule, &report);
-    memcpy(first, y, values * sizeof *first);
-    for (uint64_t seed = 0; seed < 2; seed++)
-        for (size_t s = 0; s < SIMT_ORDER_COUNT; s++) {
-            if (!simt_is_wanted(s)) continue;
-            struct simt_schedule schedule = {simt_schedules[s].schedule.order, seed};
-            run(rig, &call, &simt_devices[1 + seed], schedule, &report);
-            assert_memory_equal(first, y, values * sizeof *first);
-        }
+    simt_variant_run(&moe_experts, rig, &call, &simt_devices[0], simt_schedules[0].schedule);
+    const float *first = simt_variant_keep(rig, &call), *y = call.output[0].data;
+    for (size_t d = 1; d < SIMT_DEVICES; d++)
+        simt_variant_repeat(&moe_experts, rig, &call, &simt_devices[d], 1, first);
     struct moe_experts_args *args = &call.args.moe_experts;
     args->rows = 1;
     for (uint32_t row = 0; row < c.rows; row += 7) {
         args->x += row == 0 ? 0 : 7 * c.dim;
         args->expert += row == 0 ? 0 : 7 * c.topk;
         args->weight += row == 0 ? 0 : 7 * c.topk;
-        run(rig, &call, &simt_devices[1], simt_schedules[0].schedule, &report);
+        simt_variant_run(&moe_experts, rig, &call, &simt_devices[1], simt_schedules[0].schedule);
         for (uint32_t s = 0; s < c.segments; s++)
             assert_memory_equal(first + ((size_t)s * c.rows + row) * c.dim, y + s * c.dim,
                                 c.dim * sizeof *y);
@@ -139,21 +99,21 @@ static void rows_without_experts_are_zero(void **state) {
                                        1,           ROUTE_RANDOM, KERNEL_BF16};
     struct rig *rig = rig_create(1);
     struct rig_call call = {0};
-    struct simt_report report;
     rig_moe_experts(rig, &c, 1, &call);
     const float *y = call.output[0].data;
     float first[4 * 64];
-    run(rig, &call, &simt_devices[1], simt_schedules[0].schedule, &report);
+    struct simt_counters all = simt_variant_run(&moe_experts, rig, &call, &simt_devices[1],
+                                                simt_schedules[0].schedule);
     memcpy(first, y, sizeof first);
-    uint64_t all_bytes = report.counters.copied_bytes;
     uint32_t *expert = (uint32_t *)(uintptr_t)call.args.moe_experts.expert; /* the rig's memory */
     for (uint32_t i = 4 * c.topk; i < 6 * c.topk; i++)
         expert[i] = c.experts;
-    run(rig, &call, &simt_devices[1], simt_schedules[2].schedule, &report);
+    struct simt_counters fewer = simt_variant_run(&moe_experts, rig, &call, &simt_devices[1],
+                                                  simt_schedules[2].schedule);
     assert_memory_equal(first, y, sizeof first);
     for (uint32_t i = 4 * c.dim; i < 6 * c.dim; i++)
         assert_true(y[i] == 0.0f);
-    assert_true(report.counters.copied_bytes < all_bytes);
+    assert_true(fewer.copied_bytes < all.copied_bytes);
     rig_destroy(&rig);
 }
 
@@ -170,13 +130,13 @@ static void weights_are_read_once(void **state) {
                                          2,           ROUTE_ALL_SAME, KERNEL_BF16};
             struct rig *rig = rig_create(i);
             struct rig_call call = {0};
-            struct simt_report report;
             rig_moe_experts(rig, &c, 1, &call);
-            run(rig, &call, &simt_devices[d], simt_schedules[0].schedule, &report);
+            struct simt_counters counters = simt_variant_run(
+                &moe_experts, rig, &call, &simt_devices[d], simt_schedules[0].schedule);
             uint64_t pairs = (uint64_t)c.rows * c.topk;
             uint64_t row_bytes = (c.width / 32 * c.dim + (c.dim + 63) / 64 * c.width) *
                                  sizeof(bf16);
-            assert_int_equal(report.counters.copied_bytes,
+            assert_int_equal(counters.copied_bytes,
                              (uint64_t)call.bytes * cases[i].reads + pairs * row_bytes);
             rig_destroy(&rig);
         }
