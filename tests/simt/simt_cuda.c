@@ -106,7 +106,6 @@ void simt_cuda_recover(void) {
 struct simt_cuda_counters simt_cuda_count(void) {
     pthread_mutex_lock(&lock);
     struct simt_cuda_counters now = counters;
-    now.device_bytes = simt_memory_device_bytes();
     pthread_mutex_unlock(&lock);
     return now;
 }
@@ -159,12 +158,6 @@ cudaError_t cudaGetLastError(void) {
 cudaError_t cudaDriverGetVersion(int *version_out) {
     cudaError_t error = enter();
     if (error == cudaSuccess) *version_out = the_device()->driver_version;
-    return leave(error);
-}
-
-cudaError_t cudaRuntimeGetVersion(int *version_out) {
-    cudaError_t error = enter();
-    if (error == cudaSuccess) *version_out = 13000;
     return leave(error);
 }
 
@@ -225,9 +218,7 @@ static cudaError_t wait_for_all(void) {
 
 static cudaError_t allocate(void **memory_out, size_t bytes, bool pinned) {
     *memory_out = simt_memory_allocate(bytes, the_device()->memory_bytes, pinned);
-    if (*memory_out == NULL) return cudaErrorMemoryAllocation;
-    counters.allocations++;
-    return cudaSuccess;
+    return *memory_out != NULL ? cudaSuccess : cudaErrorMemoryAllocation;
 }
 
 cudaError_t cudaMalloc(void **memory_out, size_t bytes) {
@@ -436,7 +427,6 @@ static void run_kernel(struct work *work) {
 
 /* Host functions may wait for other threads, which then need the lock. */
 static void run_host(struct work *work) {
-    counters.host_functions++;
     pthread_mutex_unlock(&lock);
     work->function(work->user);
     pthread_mutex_lock(&lock);
@@ -445,10 +435,7 @@ static void run_host(struct work *work) {
 static void run_work(struct work *work) {
     switch (work->kind) {
     case WORK_KERNEL: run_kernel(work); break;
-    case WORK_COPY:
-        counters.copies++;
-        memmove(work->to, work->from, work->bytes);
-        break;
+    case WORK_COPY: memmove(work->to, work->from, work->bytes); break;
     case WORK_SET: memset(work->to, work->value, work->bytes); break;
     case WORK_HOST: run_host(work); break;
     case WORK_RECORD: work->event->done = work->record; break;
@@ -534,7 +521,6 @@ static cudaError_t refuse_in_capture(struct CUstream_st *stream) {
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
     cudaError_t error = enter();
     if (error == cudaSuccess) error = refuse_in_capture(stream);
-    counters.waits++;
     if (error == cudaSuccess) error = run_until_idle(stream);
     return leave(error);
 }
@@ -629,7 +615,6 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
 
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
     cudaError_t error = enter();
-    counters.waits++;
     if (error == cudaSuccess && event->done < event->recorded)
         error = run_until_idle(event->stream);
     return leave(error);

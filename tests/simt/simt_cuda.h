@@ -42,8 +42,7 @@ void simt_cuda_fail(uint32_t calls, int error);
 void simt_cuda_recover(void);
 
 struct simt_cuda_counters {
-    uint64_t kernels, copies, graph_launches, host_functions, waits, allocations;
-    uint64_t device_bytes; /* now */
+    uint64_t kernels, graph_launches;
 };
 struct simt_cuda_counters simt_cuda_count(void);
 

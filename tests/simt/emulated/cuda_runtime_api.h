@@ -67,7 +67,6 @@ struct cudaDeviceProp {
 const char *cudaGetErrorString(cudaError_t error);
 cudaError_t cudaGetLastError(void);
 cudaError_t cudaDriverGetVersion(int *version_out);
-cudaError_t cudaRuntimeGetVersion(int *version_out);
 cudaError_t cudaGetDeviceCount(int *count_out);
 cudaError_t cudaSetDevice(int device);
 cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *properties_out, int device);
