@@ -65,6 +65,26 @@ void kernel_check_failed(const char *expression, const char *file, int line)
  * benchmarks. */
 const char *kernel_isa_name(void);
 
+static inline uint32_t divide_up(uint32_t a, uint32_t b) {
+    return a / b + (a % b != 0);
+}
+
+static inline uint32_t min_u32(uint32_t a, uint32_t b) {
+    return a < b ? a : b;
+}
+
+static inline uint32_t max_u32(uint32_t a, uint32_t b) {
+    return a > b ? a : b;
+}
+
+/* The next `count` elements of a workspace at `base`, of which *offset bytes are taken; on a cache
+ * line of their own. base may be NULL to measure. */
+static inline void *kernel_take(void *base, size_t *offset, size_t count, size_t element_bytes) {
+    void *out = (void *)((uintptr_t)base + *offset);
+    *offset += (count * element_bytes + 63) & ~(size_t)63;
+    return out;
+}
+
 static inline float bf16_to_f32(bf16 value) {
     union {
         uint32_t bits;

@@ -41,7 +41,6 @@ static const float *penalized(const struct sampler *sampler, const struct model 
                               const struct drawn_row *row);
 static uint32_t draw(struct sampler *sampler, const struct model *model,
                      const struct drawn_row *row);
-static uint32_t min_u32(uint32_t a, uint32_t b);
 
 enum status sampler_create(uint32_t sequences_max, uint32_t rows_max,
                            const struct penalties *penalties, struct sampler **sampler_out,
@@ -223,8 +222,4 @@ static uint32_t draw(struct sampler *sampler, const struct model *model,
         out[1 + i] = (struct token_logprob){.token = top_token[i], .logprob = top_logprob[i]};
     sampler->logprob_count += 1 + top_count;
     return *token;
-}
-
-static uint32_t min_u32(uint32_t a, uint32_t b) {
-    return a < b ? a : b;
 }

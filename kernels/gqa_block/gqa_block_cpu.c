@@ -28,14 +28,6 @@ static void load_block(const struct gqa_block_args *args, const struct gqa_seque
 static void attend_block(const struct query *query, uint32_t begin, const float *block,
                          uint32_t head_dim, float scale);
 
-static uint32_t min_u32(uint32_t a, uint32_t b) {
-    return a < b ? a : b;
-}
-
-static uint32_t max_u32(uint32_t a, uint32_t b) {
-    return a > b ? a : b;
-}
-
 CPU_OP(gqa_block) {
     KERNEL_CHECK(args->head_dim % 16 == 0 && args->heads % args->kv_heads == 0);
     KERNEL_CHECK(args->page_tok >= 1);

@@ -31,13 +31,8 @@ static void ask_for_sums(const struct linear_args *args, const float *y, uint32_
 static void finish_panel(const struct linear_args *args, const struct linear_tile *tile, uint32_t p,
                          float *y, const float *add, uint32_t columns, uint32_t row_count);
 
-static uint32_t divide_up(uint32_t a, uint32_t b) {
-    return a / b + (a % b != 0);
-}
-
 static uint32_t panel_width(const struct linear_weight *weight, uint32_t panel) {
-    uint32_t left = weight->n - panel * KERNEL_PANEL;
-    return left < KERNEL_PANEL ? left : KERNEL_PANEL;
+    return min_u32(weight->n - panel * KERNEL_PANEL, KERNEL_PANEL);
 }
 
 CPU_OP(linear) {
@@ -71,16 +66,14 @@ static struct job plan(const struct linear_args *args, uint32_t threads) {
     job.block_rows = linear_tile_block_rows(args->rows);
 
     uint32_t blocks = divide_up(args->rows, job.block_rows);
-    uint32_t parts = divide_up(wanted, args->batch * job.group_count);
-    if (parts > blocks) parts = blocks;
+    uint32_t parts = min_u32(divide_up(wanted, args->batch * job.group_count), blocks);
     job.part_rows = divide_up(blocks, parts) * job.block_rows;
     job.part_count = divide_up(args->rows, job.part_rows);
     return job;
 }
 
 static uint32_t rows_of_block(const struct job *job, uint32_t row_begin) {
-    uint32_t left = job->args->rows - row_begin;
-    return left < job->block_rows ? left : job->block_rows;
+    return min_u32(job->args->rows - row_begin, job->block_rows);
 }
 
 static char *narrowed_block(const struct job *job, uint32_t batch, uint32_t row_begin) {
@@ -119,10 +112,8 @@ static void run_task(void *arg, uint32_t task, uint32_t thread) {
     if (weight.scale) weight.scale = (const char *)weight.scale + batch * scale_bytes;
 
     uint32_t panel_begin = group * job->group_panels;
-    uint32_t panel_count = job->panels - panel_begin;
-    if (panel_count > job->group_panels) panel_count = job->group_panels;
-    uint32_t row_end = (part + 1) * job->part_rows;
-    if (row_end > job->args->rows) row_end = job->args->rows;
+    uint32_t panel_count = min_u32(job->panels - panel_begin, job->group_panels);
+    uint32_t row_end = min_u32((part + 1) * job->part_rows, job->args->rows);
     for (uint32_t row = part * job->part_rows; row < row_end; row += job->block_rows)
         run_block(job, &weight, batch, panel_begin, panel_count, row);
 }

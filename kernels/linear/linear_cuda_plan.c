@@ -6,10 +6,6 @@
 #define WARP_STEPS_MIN   2u /* that make a split worth its merge */
 #define WARPS            4u
 
-static uint32_t divide_up(uint32_t a, uint32_t b) {
-    return a / b + (a % b != 0);
-}
-
 bool linear_cuda_takes(const struct linear_args *args) {
     return args->activation != KERNEL_INT8 &&
            (args->weight.format != LINEAR_FP8 || args->weight.block_begin % STEP == 0);

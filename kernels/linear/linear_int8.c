@@ -74,7 +74,7 @@ void linear_int8_dot(struct linear_tile *tile, const struct linear_weight *weigh
                 panel_dot(sum, x->count, (const uint8_t *)weight->data + at * GROUP_BYTES,
                           (const bf16 *)weight->scale + at * KERNEL_PANEL,
                           rows + (size_t)(group - k / GROUP) * x->count,
-                          (to + GROUP - 1) / GROUP - group);
+                          divide_up(to, GROUP) - group);
             }
         }
     }
@@ -89,7 +89,7 @@ static const struct linear_int8_group *group_of(const struct linear_rows *x, uin
 /* The groups from input k_begin on, as many as there is room for; where they end. */
 static uint32_t copy_groups(struct linear_int8_group *copy, const struct linear_rows *x,
                             uint32_t k_begin, uint32_t k_end) {
-    uint32_t first = k_begin / GROUP, last = (k_end + GROUP - 1) / GROUP;
+    uint32_t first = k_begin / GROUP, last = divide_up(k_end, GROUP);
     uint32_t room = (uint32_t)COPY_GROUPS / x->count;
     if (last - first > room) last = first + room;
     for (uint32_t g = first; g < last; g++) {

@@ -48,8 +48,8 @@ void linear_tile_narrow(enum kernel_dtype dtype, void *out, size_t chunk_stride,
 
 /* Rows of each of the equal blocks that row_count rows are cut into. */
 static inline uint32_t linear_tile_block_rows(uint32_t row_count) {
-    uint32_t blocks = (row_count + LINEAR_TILE_ROWS - 1) / LINEAR_TILE_ROWS;
-    return blocks ? (row_count + blocks - 1) / blocks : 0;
+    uint32_t blocks = divide_up(row_count, LINEAR_TILE_ROWS);
+    return blocks ? divide_up(row_count, blocks) : 0;
 }
 
 #endif

@@ -1,26 +1,21 @@
 /* What mla_expanded costs, in memory and operations; the same for every instruction set. */
 #include "mla_expanded/mla_expanded_scratch.h"
 
-static void *take(void *base, size_t *offset, size_t count, size_t element_bytes) {
-    void *out = (void *)((uintptr_t)base + *offset);
-    *offset += (count * element_bytes + 63) & ~(size_t)63;
-    return out;
-}
-
 size_t mla_expanded_scratch_lay(struct mla_expanded_scratch *scratch, void *base, uint32_t rows,
                                 uint32_t latent_dim, uint32_t rope_dim, uint32_t nope_dim,
                                 uint32_t value_dim) {
     size_t dim = (size_t)latent_dim + rope_dim, key = (size_t)nope_dim + rope_dim, bytes = 0;
     size_t values = ((size_t)value_dim + KERNEL_PANEL - 1) / KERNEL_PANEL * KERNEL_PANEL;
-    scratch->w_uk = take(base, &bytes, (size_t)nope_dim * latent_dim, sizeof(float));
-    scratch->tok = take(base, &bytes, MLA_BLOCK_TOK * dim, sizeof(float));
-    scratch->latents = take(base, &bytes, (size_t)MLA_BLOCK_TOK * latent_dim, sizeof(float));
-    scratch->keys = take(base, &bytes, MLA_BLOCK_TOK * key, sizeof(float));
-    scratch->values = take(base, &bytes, MLA_BLOCK_TOK * values, sizeof(float));
-    scratch->query = take(base, &bytes, MLA_EXPANDED_ROWS * key, sizeof(float));
-    scratch->weights = take(base, &bytes, (size_t)MLA_EXPANDED_ROWS * MLA_BLOCK_TOK, sizeof(float));
-    scratch->max = take(base, &bytes, rows, sizeof(float));
-    scratch->sum = take(base, &bytes, rows, sizeof(float));
+    scratch->w_uk = kernel_take(base, &bytes, (size_t)nope_dim * latent_dim, sizeof(float));
+    scratch->tok = kernel_take(base, &bytes, MLA_BLOCK_TOK * dim, sizeof(float));
+    scratch->latents = kernel_take(base, &bytes, (size_t)MLA_BLOCK_TOK * latent_dim, sizeof(float));
+    scratch->keys = kernel_take(base, &bytes, MLA_BLOCK_TOK * key, sizeof(float));
+    scratch->values = kernel_take(base, &bytes, MLA_BLOCK_TOK * values, sizeof(float));
+    scratch->query = kernel_take(base, &bytes, MLA_EXPANDED_ROWS * key, sizeof(float));
+    scratch->weights = kernel_take(base, &bytes, (size_t)MLA_EXPANDED_ROWS * MLA_BLOCK_TOK,
+                                   sizeof(float));
+    scratch->max = kernel_take(base, &bytes, rows, sizeof(float));
+    scratch->sum = kernel_take(base, &bytes, rows, sizeof(float));
     return bytes;
 }
 

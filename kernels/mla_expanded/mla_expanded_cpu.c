@@ -50,14 +50,6 @@ static void make_values(const struct chunk *chunk);
 static void attend(const struct chunk *chunk, uint32_t row, uint32_t count, uint32_t begin);
 static void divide(const struct chunk *chunk);
 
-static uint32_t divide_up(uint32_t a, uint32_t b) {
-    return a / b + (a % b != 0);
-}
-
-static uint32_t min_u32(uint32_t a, uint32_t b) {
-    return a < b ? a : b;
-}
-
 CPU_OP(mla_expanded) {
     const uint32_t threads = team_threads(ctx->team);
     struct job job = {.args = args, .scratch = ctx->scratch, .part_count = 1};

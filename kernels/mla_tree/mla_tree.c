@@ -1,12 +1,6 @@
 /* The workspace of mla_tree and how its work is cut, the same for every instruction set. */
 #include "mla_tree/mla_tree_scratch.h"
 
-static void *take(void *base, size_t *offset, size_t count, size_t element_bytes) {
-    void *out = (void *)((uintptr_t)base + *offset);
-    *offset += (count * element_bytes + 63) & ~(size_t)63;
-    return out;
-}
-
 size_t mla_tree_scratch_lay(struct mla_tree_scratch *scratch, void *base, uint32_t threads,
                             uint32_t latent_dim, uint32_t rope_dim) {
     size_t dim = (size_t)latent_dim + rope_dim, bytes = 0;
@@ -15,23 +9,19 @@ size_t mla_tree_scratch_lay(struct mla_tree_scratch *scratch, void *base, uint32
     scratch->weights_floats = (size_t)MLA_QUERIES * MLA_BLOCK_TOK;
     scratch->partial_floats = MLA_QUERIES * ((size_t)latent_dim + 2);
     scratch->merged_floats = (size_t)2 * MLA_QUERIES;
-    scratch->query = take(base, &bytes, threads, scratch->query_bytes);
-    scratch->block = take(base, &bytes, threads * scratch->block_floats, sizeof(float));
-    scratch->weights = take(base, &bytes, threads * scratch->weights_floats, sizeof(float));
-    scratch->partial = take(base, &bytes, threads * MLA_WAITING * scratch->partial_floats,
-                            sizeof(float));
-    scratch->merged = take(base, &bytes, threads * MLA_SPLIT_GROUPS * scratch->merged_floats,
-                           sizeof(float));
+    scratch->query = kernel_take(base, &bytes, threads, scratch->query_bytes);
+    scratch->block = kernel_take(base, &bytes, threads * scratch->block_floats, sizeof(float));
+    scratch->weights = kernel_take(base, &bytes, threads * scratch->weights_floats, sizeof(float));
+    scratch->partial = kernel_take(base, &bytes, threads * MLA_WAITING * scratch->partial_floats,
+                                   sizeof(float));
+    scratch->merged = kernel_take(base, &bytes, threads * MLA_SPLIT_GROUPS * scratch->merged_floats,
+                                  sizeof(float));
     return bytes;
 }
 
 size_t mla_tree_scratch_bytes(uint32_t threads, uint32_t latent_dim, uint32_t rope_dim) {
     struct mla_tree_scratch scratch;
     return mla_tree_scratch_lay(&scratch, NULL, threads, latent_dim, rope_dim);
-}
-
-static uint32_t divide_up(uint32_t a, uint32_t b) {
-    return a / b + (a % b != 0);
 }
 
 /* As many queries a group as it may have, all heads of a row together if possible. */

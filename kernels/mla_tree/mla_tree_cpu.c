@@ -54,14 +54,6 @@ static void attend(const struct job *job, const struct group *group, uint32_t bl
 static void merge(const struct job *job, const struct group *group, uint32_t query, uint32_t block,
                   const struct mla_partial *partial, const struct mla_partial *merged);
 
-static uint32_t divide_up(uint32_t a, uint32_t b) {
-    return a / b + (a % b != 0);
-}
-
-static uint32_t min_u32(uint32_t a, uint32_t b) {
-    return a < b ? a : b;
-}
-
 CPU_OP(mla_tree) {
     KERNEL_CHECK(args->latent_dim % 16 == 0 && args->rope_dim % 16 == 0);
     KERNEL_CHECK(

@@ -8,10 +8,6 @@ static const struct mla_tile_shape shapes[MLA_TILE_COUNT] = {
 #undef X
 };
 
-static uint32_t divide_up(uint32_t a, uint32_t b) {
-    return a / b + (a % b != 0);
-}
-
 static size_t shared_bytes(const struct mla_tree_args *args, enum mla_cuda_tile tile) {
     return mla_tile_shared_bytes(shapes[tile], args->latent_dim, args->rope_dim);
 }

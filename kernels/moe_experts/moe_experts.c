@@ -1,23 +1,19 @@
 /* The workspace of moe_experts, the same for every instruction set. */
 #include "moe_experts/moe_experts_scratch.h"
 
-static void *take(void *base, size_t *offset, size_t count, size_t element_bytes) {
-    void *out = (void *)((uintptr_t)base + *offset);
-    *offset += (count * element_bytes + 63) & ~(size_t)63;
-    return out;
-}
-
 size_t moe_experts_scratch_lay(struct moe_experts_scratch *scratch, void *base,
                                const struct moe_experts_args *args) {
     /* The reference keeps one row's activation, also in a step without rows. */
     size_t bytes = 0, pairs = args->rows * args->topk > 0 ? (size_t)args->rows * args->topk : 1;
     size_t x_bytes = linear_row_bytes(args->activation, args->dim);
-    scratch->x = take(base, &bytes, args->activation == KERNEL_F32 ? 0 : args->rows, x_bytes);
-    scratch->activation = take(base, &bytes, pairs,
-                               linear_row_bytes(args->activation, args->width));
-    scratch->pair = take(base, &bytes, pairs, sizeof(uint32_t));
-    scratch->pair_begin = take(base, &bytes, (size_t)args->expert_count + 1, sizeof(uint32_t));
-    scratch->active = take(base, &bytes, args->expert_count, sizeof(uint32_t));
+    scratch->x = kernel_take(base, &bytes, args->activation == KERNEL_F32 ? 0 : args->rows,
+                             x_bytes);
+    scratch->activation = kernel_take(base, &bytes, pairs,
+                                      linear_row_bytes(args->activation, args->width));
+    scratch->pair = kernel_take(base, &bytes, pairs, sizeof(uint32_t));
+    scratch->pair_begin = kernel_take(base, &bytes, (size_t)args->expert_count + 1,
+                                      sizeof(uint32_t));
+    scratch->active = kernel_take(base, &bytes, args->expert_count, sizeof(uint32_t));
     return bytes;
 }
 

@@ -43,14 +43,6 @@ static void ask_for_sums(const struct moe_experts_args *args, uint32_t panel, co
 static void add_weighted(const struct moe_experts_args *args, const struct linear_tile *tile,
                          uint32_t p, uint32_t panel, const uint32_t *pair, uint32_t row_count);
 
-static uint32_t divide_up(uint32_t a, uint32_t b) {
-    return a / b + (a % b != 0);
-}
-
-static uint32_t min_u32(uint32_t a, uint32_t b) {
-    return a < b ? a : b;
-}
-
 CPU_OP(moe_experts) {
     uint32_t segments = args->segments;
     KERNEL_CHECK(segments == 1 || segments == 2 || segments == 4 || segments == 8);

@@ -2,14 +2,6 @@
 
 #define DOWN_TILES_A_WARP_MAX 8u
 
-static uint32_t divide_up(uint32_t a, uint32_t b) {
-    return a / b + (a % b != 0);
-}
-
-static uint32_t min_u32(uint32_t a, uint32_t b) {
-    return a < b ? a : b;
-}
-
 static uint32_t units_max(const struct moe_experts_args *args) {
     uint32_t pairs = args->rows * args->topk;
     return min_u32(pairs, args->expert_count) + pairs / MOE_CUDA_UNIT_ROWS;
