@@ -2,6 +2,8 @@
 
 #include <math.h>
 
+#include "flushed.h"
+
 /* 1.mmm * 2^(e - 7), and 0.mmm * 2^-6 where e is 0. */
 static float e4m3(uint8_t code) {
     int e = code >> 3 & 15, m = code & 7;
@@ -27,26 +29,13 @@ static float element(const struct linear_weight *weight, size_t n, size_t k) {
     return (float)((n % 32 < 16 ? byte & 15 : byte >> 4) - 8);
 }
 
-/* A subnormal number counts as zero, with its sign. */
-static float flush(float x) {
-    return fabsf(x) < 0x1p-126f ? copysignf(0.0f, x) : x;
-}
-
-/* fma of flushed numbers, flushed: what rounds to less than 2^-126 with all its digits is zero. */
-static float fma_flushed(float a, float b, float c) {
-    a = flush(a), b = flush(b), c = flush(c);
-    double sum = (double)a * b + c;
-    return fabs(sum) < 0x1p-126 - 0x1p-151 ? copysignf(0.0f, (float)sum) : fmaf(a, b, c);
-}
-
 /* Pairs begin at even k; one that the range cuts has one input. */
 static float dot_of_pairs(const struct linear_weight *weight, const float *x, size_t n,
                           size_t k_begin, size_t k_end, float acc) {
     for (size_t k = k_begin & ~(size_t)1; k < k_end; k += 2)
         for (size_t i = k + 2; i-- > k;) {
-            float value = i < k_begin || i >= k_end ? 0.0f
-                                                    : bf16_to_f32(bf16_from_f32(flush(x[i])));
-            acc = fma_flushed(value, i < weight->k ? element(weight, n, i) : 0.0f, acc);
+            float value = i < k_begin || i >= k_end ? 0.0f : flushed_bf16(x[i]);
+            acc = flushed_fma(value, i < weight->k ? element(weight, n, i) : 0.0f, acc);
         }
     return acc;
 }
@@ -87,7 +76,7 @@ float linear_ref_dot(const struct linear_weight *weight, enum kernel_dtype activ
             continue;
         }
         if (activation == KERNEL_BF16) {
-            acc = fma_flushed(dot_of_pairs(weight, x, n, k, end, part), scale, acc);
+            acc = flushed_fma(dot_of_pairs(weight, x, n, k, end, part), scale, acc);
             continue;
         }
         for (size_t i = k; i < end; i++)

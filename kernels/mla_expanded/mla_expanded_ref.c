@@ -3,21 +3,11 @@
 #include <math.h>
 #include <string.h>
 
-/* A subnormal number counts as zero, with its sign. */
-static float flush(float x) {
-    return fabsf(x) < 0x1p-126f ? copysignf(0.0f, x) : x;
-}
-
-/* fma of flushed numbers, flushed: what rounds to less than 2^-126 with all its digits is zero. */
-static float fma_flushed(float a, float b, float c) {
-    a = flush(a), b = flush(b), c = flush(c);
-    double sum = (double)a * b + c;
-    return fabs(sum) < 0x1p-126 - 0x1p-151 ? copysignf(0.0f, (float)sum) : fmaf(a, b, c);
-}
+#include "flushed.h"
 
 /* What products and the workspace take of a value. */
 static float take(const struct mla_expanded_args *args, float x) {
-    return args->activation == KERNEL_BF16 ? bf16_to_f32(bf16_from_f32(flush(x))) : x;
+    return args->activation == KERNEL_BF16 ? flushed_bf16(x) : x;
 }
 
 /* linear.h's dot product; elements stand `stride` apart in b. */
@@ -31,7 +21,7 @@ static float dot(const struct mla_expanded_args *args, const float *a, const flo
     }
     for (size_t pair = 0; pair < count; pair += 2)
         for (size_t i = pair + 2; i-- > pair;)
-            if (i < count) acc = fma_flushed(take(args, a[i]), b[i * stride], acc);
+            if (i < count) acc = flushed_fma(take(args, a[i]), b[i * stride], acc);
     return acc;
 }
 

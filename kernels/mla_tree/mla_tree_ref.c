@@ -2,6 +2,8 @@
 
 #include <math.h>
 
+#include "flushed.h"
+
 static float kv_value(const struct mla_tree_args *args, size_t slot, size_t i) {
     size_t at = slot * ((size_t)args->latent_dim + args->rope_dim) + i;
     return args->kv_dtype == KERNEL_F32 ? ((const float *)args->kv)[at]
@@ -20,22 +22,6 @@ static size_t slot_of(const struct mla_tree_args *args, const struct mla_sequenc
         tok = seq->committed + member;
     }
     return (size_t)seq->page[tok / args->page_tok] * args->page_tok + tok % args->page_tok;
-}
-
-/* A subnormal number counts as zero, with its sign. */
-static float flush(float x) {
-    return fabsf(x) < 0x1p-126f ? copysignf(0.0f, x) : x;
-}
-
-/* fma of flushed numbers, flushed: what rounds to less than 2^-126 with all its digits is zero. */
-static float fma_flushed(float a, float b, float c) {
-    a = flush(a), b = flush(b), c = flush(c);
-    double sum = (double)a * b + c;
-    return fabs(sum) < 0x1p-126 - 0x1p-151 ? copysignf(0.0f, (float)sum) : fmaf(a, b, c);
-}
-
-static float round_bf16(float x) {
-    return bf16_to_f32(bf16_from_f32(flush(x)));
 }
 
 static float score(const struct mla_tree_args *args, const float *q_latent, const float *q_rope,
@@ -58,12 +44,13 @@ static float score_of_pairs(const struct mla_tree_args *args, const float *q_lat
     for (uint32_t pair = 0; pair < (args->latent_dim + args->rope_dim) / 2; pair++)
         for (uint32_t i = 2 * pair + 2; i-- > 2 * pair;) {
             float q = i < args->latent_dim ? q_latent[i] : q_rope[i - args->latent_dim];
-            lane[pair % 16] = fma_flushed(round_bf16(q), kv_value(args, slot, i), lane[pair % 16]);
+            lane[pair % 16] = flushed_fma(flushed_bf16(q), kv_value(args, slot, i),
+                                          lane[pair % 16]);
         }
     for (int apart = 8; apart > 0; apart /= 2)
         for (int l = 0; l < apart; l++)
-            lane[l] = fma_flushed(lane[l], 1.0f, lane[l + apart]);
-    return fma_flushed(lane[0], args->scale, 0.0f);
+            lane[l] = flushed_fma(lane[l], 1.0f, lane[l + apart]);
+    return flushed_fma(lane[0], args->scale, 0.0f);
 }
 
 /* Element i of o over the block's tokens. */
@@ -74,8 +61,8 @@ static float weigh(const struct mla_tree_args *args, const float *p, const size_
         if (args->activation == KERNEL_F32) {
             o = fmaf(p[j], kv_value(args, slot[j], i), o);
         } else if (j % 2 == 0) {
-            if (j + 1 < count) o = fma_flushed(p[j + 1], kv_value(args, slot[j + 1], i), o);
-            o = fma_flushed(p[j], kv_value(args, slot[j], i), o);
+            if (j + 1 < count) o = flushed_fma(p[j + 1], kv_value(args, slot[j + 1], i), o);
+            o = flushed_fma(p[j], kv_value(args, slot[j], i), o);
         }
     }
     return o;
@@ -109,7 +96,7 @@ static void attend(const struct mla_tree_args *args, const struct mla_sequence *
         }
         for (uint32_t j = 0; j < count; j++) {
             p[j] = expf(p[j] - block_max);
-            if (args->activation == KERNEL_BF16) p[j] = round_bf16(p[j]);
+            if (args->activation == KERNEL_BF16) p[j] = flushed_bf16(p[j]);
             lane[j % 16] = lane[j % 16] + p[j];
         }
         for (int apart = 8; apart > 0; apart /= 2)

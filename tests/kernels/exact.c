@@ -25,8 +25,6 @@ static float simd_expf(float x) {
 #define mla_tree_ref exact_mla_tree
 #include "mla_tree/mla_tree_ref.c"
 
-#define flush            expanded_flush
-#define fma_flushed      expanded_fma_flushed
 #define attend           expanded_attend
 #define element          expanded_element
 #define mla_expanded_ref exact_mla_expanded
