@@ -148,28 +148,13 @@ F32X16_INLINE void dot(const uint32_t rows, float (*sum)[KERNEL_PANEL], const ui
     }
 }
 
-#define FOR_ROWS(rows)                                                                             \
+#define CASE(rows)                                                                                 \
     case rows: dot(rows, sum, data, scale, x, groups); break;
 
 static void panel_dot(float (*sum)[KERNEL_PANEL], uint32_t rows, const uint8_t *data,
                       const bf16 *scale, const struct linear_int8_group *x, uint32_t groups) {
     switch (rows) {
-        FOR_ROWS(1)
-        FOR_ROWS(2)
-        FOR_ROWS(3)
-#if LINEAR_TILE_ROWS > 3
-        FOR_ROWS(4)
-#endif
-#if LINEAR_TILE_ROWS > 4
-        FOR_ROWS(5)
-        FOR_ROWS(6)
-        FOR_ROWS(7)
-        FOR_ROWS(8)
-        FOR_ROWS(9)
-        FOR_ROWS(10)
-        FOR_ROWS(11)
-        FOR_ROWS(12)
-#endif
+        LINEAR_TILE_FOR_ROWS(CASE)
     default: KERNEL_CHECK(rows == 0);
     }
 }

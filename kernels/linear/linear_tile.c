@@ -322,7 +322,7 @@ F32X16_INLINE void dot(const enum linear_format format, const bool narrow, const
 }
 
 #define DOT(format, narrow, rows) dot(format, narrow, rows, panel, sum, chunk, k, k_end, first)
-#define FOR_ROWS(rows)                                                                             \
+#define CASE(rows)                                                                                 \
     case rows:                                                                                     \
         if (narrow && format == LINEAR_BF16) DOT(LINEAR_BF16, true, rows);                         \
         if (narrow && format == LINEAR_INT4) DOT(LINEAR_INT4, true, rows);                         \
@@ -341,22 +341,7 @@ __attribute__((noinline)) static void panel_dot(const struct panel *panel, tile_
     bool narrow = x->dtype == KERNEL_BF16;
     KERNEL_CHECK(linear_activation(format, x->dtype) == x->dtype);
     switch (x->count) {
-        FOR_ROWS(1)
-        FOR_ROWS(2)
-        FOR_ROWS(3)
-#if LINEAR_TILE_ROWS > 3
-        FOR_ROWS(4)
-#endif
-#if LINEAR_TILE_ROWS > 4
-        FOR_ROWS(5)
-        FOR_ROWS(6)
-        FOR_ROWS(7)
-        FOR_ROWS(8)
-        FOR_ROWS(9)
-        FOR_ROWS(10)
-        FOR_ROWS(11)
-        FOR_ROWS(12)
-#endif
+        LINEAR_TILE_FOR_ROWS(CASE)
     default: KERNEL_CHECK(x->count == 0);
     }
 }

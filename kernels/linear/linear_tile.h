@@ -6,13 +6,17 @@
 #include "linear/linear.h"
 #include "simd/isa.h"
 
-/* Rows of a tile: as many as two vectors of sums each fit in the registers. */
+/* Rows of a tile: as many as two vectors of sums each fit in the registers. What works on a tile is
+ * compiled for each number of rows that it may have: X(rows). */
 #if defined(__AVX512F__)
-#define LINEAR_TILE_ROWS 12u
+#define LINEAR_TILE_ROWS        12u
+#define LINEAR_TILE_FOR_ROWS(X) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11) X(12)
 #elif defined(__AVX2__)
-#define LINEAR_TILE_ROWS 3u
+#define LINEAR_TILE_ROWS        3u
+#define LINEAR_TILE_FOR_ROWS(X) X(1) X(2) X(3)
 #else
-#define LINEAR_TILE_ROWS 4u
+#define LINEAR_TILE_ROWS        4u
+#define LINEAR_TILE_FOR_ROWS(X) X(1) X(2) X(3) X(4)
 #endif
 
 /* Panels of a tile: what they read stays in the second-level cache while the rows of a long step
