@@ -13,6 +13,7 @@
 #include "linear/linear_tile.h"
 #include "linear/linear_transpose.h"
 #include "mla_expanded/mla_expanded_scratch.h"
+#include "mla_tree/mla_block.h"
 #include "simd/f32x16_math.h"
 #include "team.h"
 
@@ -254,40 +255,14 @@ static void make_values(const struct chunk *chunk) {
     }
 }
 
-/* A row's scores become its weights; max and sum of the block. */
-static void weigh(const struct chunk *chunk, const struct linear_tile *scores, uint32_t r,
-                  uint32_t seen, void *weights, float *max_out, float *sum_out) {
-    f32x16 scale = f32x16_set1(chunk->args->scale), greatest = f32x16_set1(-INFINITY);
-    float p[MLA_BLOCK_TOK], lane[16], max = -INFINITY;
+/* Row r's scores of the block. */
+static void scale_scores(const struct chunk *chunk, const struct linear_tile *tile, uint32_t r,
+                         float *scores) {
+    f32x16 scale = f32x16_set1(chunk->args->scale);
     for (uint32_t j = 0; j < MLA_BLOCK_TOK; j += 16)
         f32x16_store(
-            p + j,
-            f32x16_mul(f32x16_load(&scores->sum[j / KERNEL_PANEL][r][j % KERNEL_PANEL]), scale));
-    for (uint32_t j = seen; j < MLA_BLOCK_TOK; j++)
-        p[j] = -INFINITY; /* weight 0 */
-    for (uint32_t j = 0; j < MLA_BLOCK_TOK; j += 16)
-        greatest = f32x16_max(f32x16_load(p + j), greatest);
-    f32x16_store(lane, greatest);
-    for (int i = 0; i < 16; i++)
-        max = lane[i] > max ? lane[i] : max;
-
-    f32x16 minus = f32x16_set1(max), sum = f32x16_zero();
-    for (uint32_t j = 0; j < MLA_BLOCK_TOK; j += 32) {
-        f32x16 lo = f32x16_exp(f32x16_sub(f32x16_load(p + j), minus));
-        f32x16 hi = f32x16_exp(f32x16_sub(f32x16_load(p + j + 16), minus));
-        if (chunk->args->activation == KERNEL_BF16) {
-            bf16 *narrow = (bf16 *)weights + j;
-            bf16x32_store(narrow, bf16x32_round(lo, hi));
-            lo = f32x16_load_bf16(narrow);
-            hi = f32x16_load_bf16(narrow + 16);
-        } else {
-            f32x16_store((float *)weights + j, lo);
-            f32x16_store((float *)weights + j + 16, hi);
-        }
-        sum = f32x16_add(f32x16_add(sum, lo), hi);
-    }
-    *max_out = max;
-    *sum_out = f32x16_sum(sum);
+            scores + j,
+            f32x16_mul(f32x16_load(&tile->sum[j / KERNEL_PANEL][r][j % KERNEL_PANEL]), scale));
 }
 
 static float exp_of(float x) {
@@ -335,9 +310,11 @@ static void attend(const struct chunk *chunk, uint32_t row, uint32_t count, uint
     float a[LINEAR_TILE_ROWS], b[LINEAR_TILE_ROWS];
     for (uint32_t r = 0; r < count; r++) {
         float max, sum, *all_max = &chunk->s.max[row + r], *all_sum = &chunk->s.sum[row + r];
+        float scores[MLA_BLOCK_TOK];
         uint32_t seen = min_u32(chunk->seq->committed + row + r + 1 - begin, MLA_BLOCK_TOK);
         char *weights = chunk->s.weights + r * MLA_BLOCK_TOK * chunk->job->value_bytes;
-        weigh(chunk, &tile, r, seen, weights, &max, &sum);
+        scale_scores(chunk, &tile, r, scores);
+        mla_block_weigh(args->activation, scores, seen, weights, &max, &sum);
         float merged = *all_max > max ? *all_max : max;
         a[r] = exp_of(*all_max - merged);
         b[r] = exp_of(max - merged);

@@ -31,8 +31,6 @@ struct tile {
 static uint32_t cut_tiles(const struct mla_block *block, struct tile *tiles);
 static void score_tiles(const struct mla_block *block, const struct tile *tiles, uint32_t count,
                         float *weights);
-static void weigh(const struct mla_block *block, uint32_t query, float *weights,
-                  const struct mla_partial *partial);
 static void value_tiles(const struct mla_block *block, const struct tile *tiles, uint32_t count,
                         const float *weights, const struct mla_partial *partial);
 
@@ -44,8 +42,12 @@ void mla_block_attend(const struct mla_block *block, float *weights,
     uint32_t saved = narrow ? f32x16_flush_begin() : 0;
     score_tiles(block, tiles, count, weights);
     if (narrow) f32x16_flush_end(saved);
-    for (uint32_t q = 0; q < block->query_count; q++)
-        if (block->tok_count[q] > 0) weigh(block, q, weights + q * MLA_BLOCK_TOK, partial);
+    for (uint32_t q = 0; q < block->query_count; q++) {
+        float *of_query = weights + q * MLA_BLOCK_TOK;
+        if (block->tok_count[q] > 0)
+            mla_block_weigh(block->dtype, of_query, block->tok_count[q], of_query, &partial->max[q],
+                            &partial->sum[q]);
+    }
     if (narrow) saved = f32x16_flush_begin();
     value_tiles(block, tiles, count, weights, partial);
     if (narrow) f32x16_flush_end(saved);
@@ -164,29 +166,28 @@ static float max_of(const float *scores) {
     return out;
 }
 
-/* A query's scores become its weights: as f32, or as bf16 in the first half of their place. */
-static void weigh(const struct mla_block *block, uint32_t query, float *weights,
-                  const struct mla_partial *partial) {
-    for (uint32_t j = block->tok_count[query]; j < MLA_BLOCK_TOK; j++)
-        weights[j] = -INFINITY; /* weight 0 */
-    float max = max_of(weights);
+void mla_block_weigh(enum kernel_dtype dtype, float *scores, uint32_t seen, void *weights,
+                     float *max_out, float *sum_out) {
+    for (uint32_t j = seen; j < MLA_BLOCK_TOK; j++)
+        scores[j] = -INFINITY; /* weight 0 */
+    float max = max_of(scores);
     f32x16 minus = f32x16_set1(max), sum = f32x16_zero();
     for (uint32_t j = 0; j < MLA_BLOCK_TOK; j += 32) {
-        f32x16 lo = f32x16_exp(f32x16_sub(f32x16_load(weights + j), minus));
-        f32x16 hi = f32x16_exp(f32x16_sub(f32x16_load(weights + j + 16), minus));
-        if (block->dtype == KERNEL_BF16) {
-            bf16 *narrow = (bf16 *)(void *)weights + j;
+        f32x16 lo = f32x16_exp(f32x16_sub(f32x16_load(scores + j), minus));
+        f32x16 hi = f32x16_exp(f32x16_sub(f32x16_load(scores + j + 16), minus));
+        if (dtype == KERNEL_BF16) {
+            bf16 *narrow = (bf16 *)weights + j;
             bf16x32_store(narrow, bf16x32_round(lo, hi));
             lo = f32x16_load_bf16(narrow);
             hi = f32x16_load_bf16(narrow + 16);
         } else {
-            f32x16_store(weights + j, lo);
-            f32x16_store(weights + j + 16, hi);
+            f32x16_store((float *)weights + j, lo);
+            f32x16_store((float *)weights + j + 16, hi);
         }
         sum = f32x16_add(f32x16_add(sum, lo), hi);
     }
-    partial->max[query] = max;
-    partial->sum[query] = f32x16_sum(sum);
+    *max_out = max;
+    *sum_out = f32x16_sum(sum);
 }
 
 /* columns: 16 or a multiple of it. */

@@ -1,5 +1,6 @@
 /* One block of the cache against some queries: scores, weights and the weighted sum of values, not
- * yet merged with other blocks. Private to the fast variants; compiled for each instruction set. */
+ * yet merged with other blocks. Private to the fast variants of mla_tree and, its weights, of
+ * mla_expanded; compiled for each instruction set. */
 #ifndef ESPALIER_MLA_BLOCK_H
 #define ESPALIER_MLA_BLOCK_H
 
@@ -29,9 +30,18 @@ struct mla_partial {
     float *values; /* [query_count, R] */
 };
 
-/* weights: [query_count, MLA_BLOCK_TOK], workspace. */
+/* weights: [query_count, MLA_BLOCK_TOK], workspace. A query's weights take the place of its scores;
+ * bf16 ones the first half of it. */
 #define mla_block_attend ISA_SYMBOL(mla_block_attend)
 void mla_block_attend(const struct mla_block *block, float *weights,
                       const struct mla_partial *partial);
+
+/* A query's scores become its weights p = exp(score - max), f32 or rounded to bf16 as products with
+ * values take them; their sum, of what was rounded. scores: [MLA_BLOCK_TOK], of which the query
+ * sees the first `seen`, at least one; the others are overwritten and weigh 0. weights: as many,
+ * and may be the same memory. */
+#define mla_block_weigh ISA_SYMBOL(mla_block_weigh)
+void mla_block_weigh(enum kernel_dtype dtype, float *scores, uint32_t seen, void *weights,
+                     float *max_out, float *sum_out);
 
 #endif
