@@ -24,12 +24,10 @@ static void inner_norm(const struct model *model, float *x, size_t stride, const
 static void rotate(const struct model *model, float *x, size_t row_stride, uint32_t rows,
                    uint32_t heads, size_t head_stride);
 
-/* bf16 where the cache is, and pairs of its elements are whole vectors. */
-static enum kernel_dtype attention_activation(const struct model *model) {
-    const struct model_spec *spec = &model->weights->spec;
-    bool pairs = spec->kv_rank % 32 == 0 && spec->rope_dim % 32 == 0;
+/* bf16 where the cache is, if the op takes its other operands so. */
+static enum kernel_dtype attention_activation(const struct model *model, bool takes_bf16) {
     bool narrow = model->activation != KERNEL_F32 && model->kv_dtype == KERNEL_BF16;
-    return narrow && pairs ? KERNEL_BF16 : KERNEL_F32;
+    return narrow && takes_bf16 ? KERNEL_BF16 : KERNEL_F32;
 }
 
 float *attention_forward(const struct model *model, const struct layer_weights *layer, void *kv,
@@ -55,8 +53,7 @@ static struct mla_expanded_args expanded_args(const struct model *model,
                                               const struct layer_weights *layer, const void *kv) {
     const struct model_spec *spec = &model->weights->spec;
     const size_t query_dim = spec->nope_dim + spec->rope_dim;
-    bool narrow = model->activation != KERNEL_F32 && model->kv_dtype == KERNEL_BF16 &&
-                  layer->w_uk.format == LINEAR_BF16;
+    bool bf16_weights = layer->w_uk.format == LINEAR_BF16;
     return (struct mla_expanded_args){.q = model->scratch->q,
                                       .q_row_stride = model->weights->heads * query_dim,
                                       .q_head_stride = query_dim,
@@ -72,7 +69,7 @@ static struct mla_expanded_args expanded_args(const struct model *model,
                                       .value_dim = spec->value_dim,
                                       .page_tok = model->page_tok,
                                       .scale = model->softmax_scale,
-                                      .activation = narrow ? KERNEL_BF16 : KERNEL_F32};
+                                      .activation = attention_activation(model, bf16_weights)};
 }
 
 static bool is_expanded(const struct model *model, const struct layer_weights *layer,
@@ -136,6 +133,8 @@ void attention_attend(const struct model *model, const void *kv,
     const struct scratch *s = model->scratch;
     const uint32_t heads = model->weights->heads;
     const size_t query_dim = spec->nope_dim + spec->rope_dim;
+    const bool whole_vectors = spec->kv_rank % 32 == 0 && spec->rope_dim % 32 == 0;
+    const enum kernel_dtype activation = attention_activation(model, whole_vectors);
     uint32_t rows_max = 0, positions_max = 0;
     for (uint32_t i = 0; i < sequence_count; i++) {
         uint32_t positions = sequence[i].committed + sequence[i].row_count;
@@ -156,7 +155,7 @@ void attention_attend(const struct model *model, const void *kv,
                                                      .rope_dim = spec->rope_dim,
                                                      .page_tok = model->page_tok,
                                                      .scale = model->softmax_scale,
-                                                     .activation = attention_activation(model),
+                                                     .activation = activation,
                                                      .rows_max = rows_max,
                                                      .positions_max = positions_max},
                              model->ctx);
