@@ -41,6 +41,8 @@ enum kernel_dtype { KERNEL_F32, KERNEL_BF16, KERNEL_INT8 };
 
 struct kernel_team;
 
+#define WARP_LANES 32u /* threads of a device that run in step */
+
 /* What a launch on a device must know of it. */
 struct kernel_device {
     uint32_t multiprocessors;

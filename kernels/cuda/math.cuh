@@ -8,6 +8,8 @@
 
 #include "cuda/device.cuh"
 
+#define MATH_LOG2_E 1.44269504088896341f
+
 /* exp(x), 0 below about -104, infinity above about 88.73, NaN for NaN. */
 DEVICE_INLINE float math_exp(float x) {
     const float magic = 0x1.8p23f; /* sums near it have no fraction bits */

@@ -14,15 +14,12 @@
 #define ESPALIER_PANELS_CUH
 
 extern "C" {
+#include "cuda/panels.h"
 #include "linear/linear.h"
 }
 
 #include "cuda/device.cuh"
 
-#define WARP_LANES     32u
-#define PANEL_OUTPUTS  64u /* of a warp: two panels */
-#define PANEL_STEP     32u /* inputs */
-#define PANEL_TILE     8u  /* rows of a product */
 #define PANEL_NO_ROW   UINT32_MAX
 #define PANEL_SUM_LINE (PANEL_OUTPUTS + 4u) /* floats a row of sums takes in shared memory */
 #define PANEL_ROW      (PANEL_STEP * (uint32_t)sizeof(bf16)) /* bytes of a row's step */

@@ -6,14 +6,10 @@ extern "C" {
 #include "cuda/block.cuh"
 #include "cuda/panels.cuh"
 
-#define WARPS      4u
-#define THREADS    (WARPS * WARP_LANES)
-#define TILES      4u /* of eight rows, of a block at most */
-#define BLOCK_ROWS (TILES * PANEL_TILE)
+#define THREADS (LINEAR_CUDA_WARPS * WARP_LANES)
 
-/* Two stages of 32 rows, two blocks on a multiprocessor of sm_120. */
 template <enum linear_format Format>
-static constexpr uint32_t ring_bytes = Format == LINEAR_BF16 ? 12288u : 9984u;
+static constexpr uint32_t ring_bytes = Format == LINEAR_BF16 ? PANEL_RING_BF16 : PANEL_RING_NARROW;
 
 struct product_args {
     struct linear_args op;
@@ -71,7 +67,7 @@ static __device__ void store_tile(const struct product_args &args, const struct 
     if (row + in_tile >= args.rows) return;
     float sum[4] = {};
 #pragma unroll
-    for (uint32_t warp = 0; warp < WARPS; warp++) {
+    for (uint32_t warp = 0; warp < LINEAR_CUDA_WARPS; warp++) {
         const float *part = (const float *)(device_shared() + warp * ring) +
                             in_tile * PANEL_SUM_LINE + threadIdx.x % 16 * 4;
 #pragma unroll
@@ -106,7 +102,8 @@ static __device__ void multiply(const struct product_args &args, const struct pl
 
     /* Steps of the segment: those it has room for, of which the last may lie behind its end. */
     uint32_t part = args.op.weight.k / args.op.segments, before = segment * part / PANEL_STEP;
-    uint32_t quarter = split * WARPS + warp, quarters = args.plan.splits * WARPS;
+    uint32_t quarter = split * LINEAR_CUDA_WARPS + warp;
+    uint32_t quarters = args.plan.splits * LINEAR_CUDA_WARPS;
     uint32_t step = args.plan.segment_steps * quarter / quarters, ahead = step;
     uint32_t end = args.plan.segment_steps * (quarter + 1) / quarters;
     uint32_t last = (segment + 1) * part;
@@ -140,15 +137,16 @@ static __device__ void multiply(const struct product_args &args, const struct pl
 
 template <enum linear_format Format>
 __global__ void __launch_bounds__(THREADS, 2) linear_product(struct product_args args) {
-    uint32_t row_tiles = (args.rows + BLOCK_ROWS - 1) / BLOCK_ROWS;
-    struct place block = {blockIdx.x / row_tiles, blockIdx.x % row_tiles * BLOCK_ROWS, blockIdx.z};
+    uint32_t row_tiles = (args.rows + PANEL_ROWS_MAX - 1) / PANEL_ROWS_MAX;
+    struct place block = {blockIdx.x / row_tiles, blockIdx.x % row_tiles * PANEL_ROWS_MAX,
+                          blockIdx.z};
     uint32_t left = args.rows - block.row;
     if (left <= 1 * PANEL_TILE)
         multiply<Format, 1>(args, block);
     else if (left <= 2 * PANEL_TILE)
         multiply<Format, 2>(args, block);
     else
-        multiply<Format, TILES>(args, block);
+        multiply<Format, PANEL_TILES_MAX>(args, block);
 }
 
 /* ============================== merge ========================================================= */
@@ -210,11 +208,11 @@ __global__ void __launch_bounds__(BLOCK_THREADS) linear_f32(struct linear_args a
 
 template <enum linear_format Format>
 static void launch_product(const struct product_args &args, struct kernel_ctx *ctx) {
-    uint32_t row_tiles = (args.rows + BLOCK_ROWS - 1) / BLOCK_ROWS;
+    uint32_t row_tiles = (args.rows + PANEL_ROWS_MAX - 1) / PANEL_ROWS_MAX;
     launch(linear_product<Format>,
            dim3((args.op.weight.n + PANEL_OUTPUTS - 1) / PANEL_OUTPUTS * row_tiles,
                 args.op.segments * args.plan.splits, args.op.batch),
-           THREADS, WARPS * ring_bytes<Format>, ctx, args);
+           THREADS, LINEAR_CUDA_WARPS * ring_bytes<Format>, ctx, args);
 }
 
 void linear_cuda(const struct linear_args *args, struct kernel_ctx *ctx) {

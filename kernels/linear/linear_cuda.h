@@ -16,6 +16,7 @@
 #include "linear/linear.h"
 
 #define LINEAR_CUDA_FEW_ROWS 64u
+#define LINEAR_CUDA_WARPS    4u /* of a block */
 
 struct linear_cuda_shape {
     uint32_t parts;         /* bf16s that a value of x is cut into */

@@ -1,23 +1,22 @@
 #include "linear/linear_cuda.h"
 
-#define STEP             32u
-#define TILE_OUTPUTS     64u
+#include "cuda/panels.h"
+
 #define BLOCKS_AT_A_TIME 2u /* on a multiprocessor */
 #define WARP_STEPS_MIN   2u /* that make a split worth its merge */
-#define WARPS            4u
 
 bool linear_cuda_takes(const struct linear_args *args) {
     return args->activation != KERNEL_INT8 &&
-           (args->weight.format != LINEAR_FP8 || args->weight.block_begin % STEP == 0);
+           (args->weight.format != LINEAR_FP8 || args->weight.block_begin % PANEL_STEP == 0);
 }
 
 /* As many blocks as run at a time, whatever the rows. */
 static uint32_t choose_splits(const struct linear_args *args, uint32_t segment_steps,
                               const struct kernel_device *device) {
     if (args->weight.format == LINEAR_F32 || args->rows > LINEAR_CUDA_FEW_ROWS) return 1;
-    uint32_t blocks = divide_up(args->weight.n, TILE_OUTPUTS) * args->batch * args->segments;
+    uint32_t blocks = divide_up(args->weight.n, PANEL_OUTPUTS) * args->batch * args->segments;
     uint32_t splits = device->multiprocessors * BLOCKS_AT_A_TIME / blocks;
-    uint32_t worth = segment_steps / (WARPS * WARP_STEPS_MIN);
+    uint32_t worth = segment_steps / (LINEAR_CUDA_WARPS * WARP_STEPS_MIN);
     if (splits > worth) splits = worth;
     return splits > 0 ? splits : 1;
 }
@@ -27,12 +26,11 @@ struct linear_cuda_shape linear_cuda_plan(const struct linear_args *args,
     KERNEL_CHECK(linear_cuda_takes(args));
     uint32_t part = args->weight.k / args->segments;
     struct linear_cuda_shape plan = {.parts = args->activation == KERNEL_F32 ? 3 : 1};
-    plan.segment_steps = part % STEP == 0 ? part / STEP : part / STEP + 2;
-    if (args->segments == 1) plan.segment_steps = divide_up(part, STEP);
+    plan.segment_steps = args->segments == 1 ? divide_up(part, PANEL_STEP) : panel_steps(part);
     plan.splits = choose_splits(args, plan.segment_steps, device);
     if (args->weight.format == LINEAR_F32) return plan;
     size_t rows = (size_t)args->batch * args->rows * plan.parts;
-    size_t x_bytes = rows * args->segments * plan.segment_steps * STEP * sizeof(bf16);
+    size_t x_bytes = rows * args->segments * plan.segment_steps * PANEL_STEP * sizeof(bf16);
     size_t partial_bytes = rows * args->segments * plan.splits * args->weight.n * sizeof(float);
     plan.is_direct = plan.parts * plan.splits * args->segments == 1 && !args->add;
     plan.scratch_bytes = x_bytes + (plan.is_direct ? 0 : partial_bytes);

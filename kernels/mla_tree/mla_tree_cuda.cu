@@ -15,10 +15,7 @@ extern "C" {
 #include "mla_tree/mla_tree_tile.h"
 }
 
-#include "cuda/device.cuh"
-
-#define WARP_LANES 32u
-#define LOG2_E     1.44269504088896341f
+#include "cuda/math.cuh"
 
 struct split_args {
     struct mla_tree_args op;
@@ -197,7 +194,7 @@ static __device__ void compute_weights(const struct split_args &args, const stru
             score[i] += block.score[(part * Queries + query) * Tok + tok + i];
         bool seen = query < task.query_count && position < task.tok_end &&
                     sees(task.seq, row, position);
-        score[i] = seen ? score[i] * (args.op.scale * LOG2_E) : -INFINITY;
+        score[i] = seen ? score[i] * (args.op.scale * MATH_LOG2_E) : -INFINITY;
         max = fmaxf(max, score[i]);
     }
     for (uint32_t lanes = 1; lanes < Block::threads_a_query; lanes *= 2)

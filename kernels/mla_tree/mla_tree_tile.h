@@ -12,7 +12,7 @@
     X(MLA_TILE_32, 32, 16, 3)                                                                      \
     X(MLA_TILE_64, 64, 32, 3)
 
-#define MLA_WARPS         (MLA_CUDA_THREADS / 32)
+#define MLA_WARPS         (MLA_CUDA_THREADS / WARP_LANES)
 #define MLA_PAD           8u /* bf16s after a line: eight lines then lie in different banks */
 #define MLA_PARTIAL_STATS 2u /* maximum, sum */
 

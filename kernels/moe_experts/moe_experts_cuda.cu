@@ -10,9 +10,10 @@ extern "C" {
 #include "moe_experts/moe_experts_tile.h"
 }
 
+#include "cuda/math.cuh"
 #include "cuda/panels.cuh"
 
-#define LOG2_E 1.44269504088896341f
+static_assert(MOE_CUDA_UNIT_ROWS == PANEL_ROWS_MAX, "a warp has sums for a unit");
 
 struct moe_args {
     struct moe_experts_args op;
@@ -99,7 +100,7 @@ __global__ void __launch_bounds__(MOE_SORT_THREADS) moe_prepare(struct moe_args 
 /* ============================== gate and up =================================================== */
 
 static __device__ float swiglu(float gate, float up) {
-    return gate / (1.0f + device_exp2(-gate * LOG2_E)) * up;
+    return gate / (1.0f + device_exp2(-gate * MATH_LOG2_E)) * up;
 }
 
 /* Two neighbouring activations of a row, into every segment they or one of them belong to; what of
@@ -324,9 +325,9 @@ static void (*choose_ring(uint32_t ring))(struct moe_args) {
 template <bool Down>
 static void (*choose_kernel(enum linear_format format, uint32_t ring))(struct moe_args) {
     switch (format) {
-    case LINEAR_INT4: return choose_ring<LINEAR_INT4, MOE_RING_NARROW, Down>(ring);
-    case LINEAR_FP8: return choose_ring<LINEAR_FP8, MOE_RING_NARROW, Down>(ring);
-    default: return choose_ring<LINEAR_BF16, MOE_RING_BF16, Down>(ring);
+    case LINEAR_INT4: return choose_ring<LINEAR_INT4, PANEL_RING_NARROW, Down>(ring);
+    case LINEAR_FP8: return choose_ring<LINEAR_FP8, PANEL_RING_NARROW, Down>(ring);
+    default: return choose_ring<LINEAR_BF16, PANEL_RING_BF16, Down>(ring);
     }
 }
 

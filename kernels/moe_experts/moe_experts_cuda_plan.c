@@ -16,11 +16,12 @@ static void *take(void *base, size_t *offset, size_t count, size_t element_bytes
 size_t moe_cuda_scratch_lay(struct moe_cuda_scratch *scratch, void *base,
                             const struct moe_experts_args *args) {
     size_t bytes = 0, pairs = (size_t)args->rows * args->topk;
-    size_t segment_values = (size_t)moe_segment_steps(args) * 32;
+    size_t segment_values = (size_t)moe_segment_steps(args) * PANEL_STEP;
     scratch->pair = take(base, &bytes, pairs, sizeof *scratch->pair);
     scratch->unit = take(base, &bytes, units_max(args), sizeof *scratch->unit);
     scratch->unit_count = take(base, &bytes, 1, sizeof *scratch->unit_count);
-    scratch->x = take(base, &bytes, (size_t)args->rows * divide_up(args->dim, 32) * 32,
+    scratch->x = take(base, &bytes,
+                      (size_t)args->rows * divide_up(args->dim, PANEL_STEP) * PANEL_STEP,
                       sizeof *scratch->x);
     scratch->activation = take(base, &bytes, pairs * args->segments * segment_values,
                                sizeof *scratch->activation);
@@ -30,8 +31,8 @@ size_t moe_cuda_scratch_lay(struct moe_cuda_scratch *scratch, void *base,
 
 bool moe_experts_cuda_takes(const struct moe_experts_args *args) {
     return args->gate_up_format != LINEAR_F32 && args->down_format != LINEAR_F32 &&
-           args->dim % 4 == 0 && args->width % 32 == 0 && args->expert_count <= MOE_EXPERTS_MAX &&
-           args->activation != KERNEL_INT8;
+           args->dim % 4 == 0 && args->width % KERNEL_PANEL == 0 &&
+           args->expert_count <= MOE_EXPERTS_MAX && args->activation != KERNEL_INT8;
 }
 
 /* Deep where every block of the launch has a multiprocessor to itself. */
@@ -40,7 +41,7 @@ static uint32_t choose_ring(enum linear_format format, uint32_t blocks,
     if (blocks <= device->multiprocessors &&
         MOE_CUDA_WARPS * MOE_RING_DEEP <= device->shared_bytes_max)
         return MOE_RING_DEEP;
-    return format == LINEAR_BF16 ? MOE_RING_BF16 : MOE_RING_NARROW;
+    return format == LINEAR_BF16 ? PANEL_RING_BF16 : PANEL_RING_NARROW;
 }
 
 /* A warp streams on from tile to tile without a pause, so it gets several as soon as there are
@@ -60,10 +61,10 @@ struct moe_cuda_plan moe_experts_cuda_plan(const struct moe_experts_args *args,
     struct moe_cuda_plan plan = {.units_max = units_max(args)};
     struct moe_cuda_scratch scratch;
     plan.scratch_bytes = moe_cuda_scratch_lay(&scratch, NULL, args);
-    plan.gate_up_ring = choose_ring(args->gate_up_format, args->width / 32 * plan.units_max,
-                                    device);
+    plan.gate_up_ring = choose_ring(args->gate_up_format,
+                                    args->width / KERNEL_PANEL * plan.units_max, device);
 
-    uint32_t tiles = divide_up(args->dim, MOE_TILE_COLUMNS);
+    uint32_t tiles = divide_up(args->dim, PANEL_OUTPUTS);
     uint32_t shallow = choose_ring(args->down_format, UINT32_MAX, device);
     plan.down_tiles_a_warp = choose_tiles_a_warp(tiles, plan.units_max, shallow, device);
     plan.down_blocks = divide_up(tiles, plan.down_tiles_a_warp * MOE_CUDA_WARPS);
