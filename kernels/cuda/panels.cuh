@@ -284,6 +284,38 @@ static __device__ void panel_multiply(const unsigned char *stage, float sums[Til
     }
 }
 
+/* ============================== the stream ==================================================== */
+
+/* Begin as many steps as may be under way. begin_step() begins the warp's next one in the stage
+ * that is next to fill, or does nothing where none is left. */
+template <enum linear_format Format, uint32_t Tiles, uint32_t RingBytes, typename BeginStep>
+DEVICE_INLINE void panel_stream_begin(struct panel_ring<Format, Tiles, RingBytes> &ring,
+                                      BeginStep begin_step) {
+    for (uint32_t ahead = 0; ahead + 1 < ring.stages; ahead++) {
+        begin_step();
+        device_copy_commit();
+    }
+}
+
+/* sums += the oldest step under way, in whose predecessor's place another begins. */
+template <enum linear_format Format, uint32_t Tiles, uint32_t RingBytes, typename BeginStep>
+DEVICE_INLINE void panel_stream_step(struct panel_ring<Format, Tiles, RingBytes> &ring,
+                                     BeginStep begin_step, float sums[Tiles][4][4]) {
+    const unsigned char *stage = ring.take();
+    begin_step();
+    device_copy_commit();
+    panel_multiply<Format, Tiles>(stage, sums);
+}
+
+/* DO(tiles), with as many tiles of rows as `rows` need. */
+#define PANEL_TILES_FOR_ROWS(rows, DO)                                                             \
+    if ((rows) <= 1 * PANEL_TILE)                                                                  \
+        DO(1);                                                                                     \
+    else if ((rows) <= 2 * PANEL_TILE)                                                             \
+        DO(2);                                                                                     \
+    else                                                                                           \
+        DO(PANEL_TILES_MAX)
+
 /* This lane's sums of a tile to [8 rows, PANEL_SUM_LINE] in shared memory. */
 static __device__ void panel_share_sums(float *to, const float sums[4][4]) {
     uint32_t lane = threadIdx.x % WARP_LANES;

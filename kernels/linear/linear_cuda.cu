@@ -110,21 +110,16 @@ static __device__ void multiply(const struct product_args &args, const struct pl
     panel_ring<Format, Tiles, ring_size> ring;
     ring.init(device_shared());
     float sums[Tiles][4][4] = {};
-    for (; ahead < step + ring.stages - 1; ahead++) {
+    auto begin_step = [&] {
         if (ahead < end)
             panel_copy_step<Format, Tiles>(ring.next_to_fill(), pair, before + ahead, rows, ahead,
                                            (before + ahead) * PANEL_STEP < last);
-        device_copy_commit();
-    }
+        ahead++;
+    };
+    panel_stream_begin(ring, begin_step);
 #pragma unroll 1
-    for (; step < end; step++, ahead++) {
-        const unsigned char *stage = ring.take();
-        if (ahead < end)
-            panel_copy_step<Format, Tiles>(ring.next_to_fill(), pair, before + ahead, rows, ahead,
-                                           (before + ahead) * PANEL_STEP < last);
-        device_copy_commit();
-        panel_multiply<Format, Tiles>(stage, sums);
-    }
+    for (; step < end; step++)
+        panel_stream_step(ring, begin_step, sums);
     device_warp_barrier(); /* the ring has been read: sums may take its place */
 #pragma unroll
     for (uint32_t tile = 0; tile < Tiles; tile++) {
@@ -141,15 +136,22 @@ __global__ void __launch_bounds__(THREADS, 2) linear_product(struct product_args
     struct place block = {blockIdx.x / row_tiles, blockIdx.x % row_tiles * PANEL_ROWS_MAX,
                           blockIdx.z};
     uint32_t left = args.rows - block.row;
-    if (left <= 1 * PANEL_TILE)
-        multiply<Format, 1>(args, block);
-    else if (left <= 2 * PANEL_TILE)
-        multiply<Format, 2>(args, block);
-    else
-        multiply<Format, PANEL_TILES_MAX>(args, block);
+#define MULTIPLY(tiles) multiply<Format, tiles>(args, block)
+    PANEL_TILES_FOR_ROWS(left, MULTIPLY);
+#undef MULTIPLY
 }
 
 /* ============================== merge ========================================================= */
+
+/* The tree over the segments, neighbours first. */
+DEVICE_INLINE float add_segments(float sum[KERNEL_SEGMENTS], uint32_t segments) {
+#pragma unroll
+    for (uint32_t apart = 1; apart < KERNEL_SEGMENTS; apart *= 2)
+#pragma unroll
+        for (uint32_t s = 0; s < KERNEL_SEGMENTS; s += 2 * apart)
+            if (apart < segments) sum[s] = sum[s] + sum[s + apart];
+    return sum[0];
+}
 
 __global__ void __launch_bounds__(BLOCK_THREADS) linear_merge(struct product_args args) {
     uint32_t n = (uint32_t)block_element(), row = blockIdx.y, batch = blockIdx.z;
@@ -167,12 +169,8 @@ __global__ void __launch_bounds__(BLOCK_THREADS) linear_merge(struct product_arg
         if (args.op.add)
             sum[s] = args.op.add[((size_t)s * args.op.rows + row) * args.op.weight.n + n] + sum[s];
     }
-#pragma unroll
-    for (uint32_t apart = 1; apart < KERNEL_SEGMENTS; apart *= 2)
-#pragma unroll
-        for (uint32_t s = 0; s < KERNEL_SEGMENTS; s += 2 * apart)
-            if (apart < args.op.segments) sum[s] = sum[s] + sum[s + apart];
-    args.op.y[batch * args.op.y_batch_stride + row * args.op.y_stride + n] = sum[0];
+    float *y = args.op.y + batch * args.op.y_batch_stride + row * args.op.y_stride;
+    y[n] = add_segments(sum, args.op.segments);
 }
 
 /* ============================== weights in f32 ================================================ */
@@ -196,12 +194,8 @@ __global__ void __launch_bounds__(BLOCK_THREADS) linear_f32(struct linear_args a
             acc = fmaf(x[k], w[(size_t)k * KERNEL_PANEL], acc);
         sum[s] = args.add ? args.add[((size_t)s * args.rows + row) * args.weight.n + n] + acc : acc;
     }
-#pragma unroll
-    for (uint32_t apart = 1; apart < KERNEL_SEGMENTS; apart *= 2)
-#pragma unroll
-        for (uint32_t s = 0; s < KERNEL_SEGMENTS; s += 2 * apart)
-            if (apart < args.segments) sum[s] = sum[s] + sum[s + apart];
-    args.y[batch * args.y_batch_stride + row * args.y_stride + n] = sum[0];
+    float *y = args.y + batch * args.y_batch_stride + row * args.y_stride;
+    y[n] = add_segments(sum, args.segments);
 }
 
 /* ============================== launches ====================================================== */

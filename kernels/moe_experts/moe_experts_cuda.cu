@@ -160,20 +160,16 @@ static __device__ void gate_up_unit(const struct moe_args &args, const struct mo
     uint32_t end = args.dim_steps * (warp + 1) / MOE_CUDA_WARPS;
     panel_ring<Format, Tiles, Ring> ring;
     ring.init(device_shared());
-    for (; ahead < step + ring.stages - 1; ahead++) {
+    auto begin_step = [&] {
         if (ahead < end)
             panel_copy_step<Format, Tiles>(ring.next_to_fill(), pair, ahead, rows, ahead, true);
-        device_copy_commit();
-    }
+        ahead++;
+    };
+    panel_stream_begin(ring, begin_step);
     float sums[Tiles][4][4] = {};
 #pragma unroll 1
-    for (; step < end; step++, ahead++) {
-        const unsigned char *stage = ring.take();
-        if (ahead < end)
-            panel_copy_step<Format, Tiles>(ring.next_to_fill(), pair, ahead, rows, ahead, true);
-        device_copy_commit();
-        panel_multiply<Format, Tiles>(stage, sums);
-    }
+    for (; step < end; step++)
+        panel_stream_step(ring, begin_step, sums);
     device_warp_barrier(); /* the ring has been read: sums may take its place */
 #pragma unroll
     for (uint32_t tile = 0; tile < Tiles; tile++) {
@@ -258,46 +254,38 @@ static __device__ void down_unit(const struct moe_args &args, const struct moe_u
     panel_ring<Format, Tiles, Ring> ring;
     ring.init(device_shared());
     struct panel_pair pair = panel_pair_of<Format>(weight, 2 * at.tile, 2 * at.tile + 1);
-    for (uint32_t i = 0; i + 1 < ring.stages; i++) {
+    auto begin_step = [&] {
         if (ahead.tile < end)
             copy_down_step<Format, Tiles>(args, ring.next_to_fill(), weight, &pair, rows, &ahead);
-        device_copy_commit();
-    }
+    };
+    panel_stream_begin(ring, begin_step);
     while (at.tile < end) {
         float sums[Tiles][4][4] = {};
         struct place of = at;
 #pragma unroll 1
-        for (; at.tile == of.tile && at.segment == of.segment; advance(args, &at)) {
-            const unsigned char *stage = ring.take();
-            if (ahead.tile < end)
-                copy_down_step<Format, Tiles>(args, ring.next_to_fill(), weight, &pair, rows,
-                                              &ahead);
-            device_copy_commit();
-            panel_multiply<Format, Tiles>(stage, sums);
-        }
+        for (; at.tile == of.tile && at.segment == of.segment; advance(args, &at))
+            panel_stream_step(ring, begin_step, sums);
         store_dots<Tiles>(args, unit, of, sums);
     }
 }
 
 /* ============================== launches ====================================================== */
 
-/* As many tiles as the unit has rows for; all blocks of a launch that have none return at once. */
+template <enum linear_format Format, uint32_t Ring, bool Down, uint32_t Tiles>
+static __device__ void multiply_unit(const struct moe_args &args, const struct moe_unit &unit) {
+    if constexpr (Down)
+        down_unit<Format, Ring, Tiles>(args, unit);
+    else
+        gate_up_unit<Format, Ring, Tiles>(args, unit);
+}
+
+/* All blocks of a launch that have no unit return at once. */
 template <enum linear_format Format, uint32_t Ring, bool Down>
 __global__ void __launch_bounds__(MOE_CUDA_THREADS, 2) moe_product(struct moe_args args) {
     if (blockIdx.y >= *args.scratch.unit_count) return;
     struct moe_unit unit = args.scratch.unit[blockIdx.y];
-#define MULTIPLY(tiles)                                                                            \
-    if constexpr (Down)                                                                            \
-        down_unit<Format, Ring, tiles>(args, unit);                                                \
-    else                                                                                           \
-        gate_up_unit<Format, Ring, tiles>(args, unit)
-    if (unit.rows <= 1 * PANEL_TILE) {
-        MULTIPLY(1);
-    } else if (unit.rows <= 2 * PANEL_TILE) {
-        MULTIPLY(2);
-    } else {
-        MULTIPLY(4);
-    }
+#define MULTIPLY(tiles) multiply_unit<Format, Ring, Down, tiles>(args, unit)
+    PANEL_TILES_FOR_ROWS(unit.rows, MULTIPLY);
 #undef MULTIPLY
 }
 
