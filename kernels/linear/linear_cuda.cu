@@ -211,7 +211,10 @@ static void launch_product(const struct product_args &args, struct kernel_ctx *c
 
 void linear_cuda(const struct linear_args *args, struct kernel_ctx *ctx) {
     if (args->rows == 0) return;
-    KERNEL_CHECK(args->weight.k % args->segments == 0 && (!args->add || args->batch == 1));
+    uint32_t segments = args->segments;
+    KERNEL_CHECK(segments == 1 || segments == 2 || segments == 4 || segments == 8);
+    KERNEL_CHECK(args->weight.k % segments == 0 && (!args->add || args->batch == 1));
+    KERNEL_CHECK(args->weight.format != LINEAR_INT4 || args->weight.k % INT4_GROUP == 0);
     struct linear_cuda_shape plan = linear_cuda_plan(args, ctx->device);
     KERNEL_CHECK(ctx->scratch_bytes >= plan.scratch_bytes);
     if (args->weight.format == LINEAR_F32) {

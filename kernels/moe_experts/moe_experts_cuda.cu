@@ -320,6 +320,10 @@ static void (*choose_kernel(enum linear_format format, uint32_t ring))(struct mo
 }
 
 void moe_experts_cuda(const struct moe_experts_args *args, struct kernel_ctx *ctx) {
+    uint32_t segments = args->segments;
+    KERNEL_CHECK(segments == 1 || segments == 2 || segments == 4 || segments == 8);
+    KERNEL_CHECK(args->width % segments == 0);
+    KERNEL_CHECK(args->gate_up_format != LINEAR_INT4 || args->dim % INT4_GROUP == 0);
     if (args->rows == 0) return;
     struct moe_cuda_plan plan = moe_experts_cuda_plan(args, ctx->device);
     KERNEL_CHECK(ctx->scratch_bytes >= plan.scratch_bytes);

@@ -3,6 +3,8 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <sys/wait.h>
+#include <unistd.h>
 /* cmocka needs the first two, and stddef.h and stdint.h. */
 #include <cmocka.h>
 
@@ -66,6 +68,20 @@ size_t simt_variant_check(const struct simt_variant *variant, const struct kerne
         for (size_t d = 0; d < device_count; d++)
             count += check_case(variant, c, &devices[d]);
     return count;
+}
+
+bool simt_variant_refuses(const struct simt_variant *variant, struct rig *rig,
+                          struct rig_call *call) {
+    pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        if (!freopen("/dev/null", "w", stderr)) _exit(1);
+        simt_variant_run(variant, rig, call, &simt_devices[1], simt_schedules[0].schedule);
+        _exit(0);
+    }
+    int status;
+    assert_int_equal(waitpid(child, &status, 0), child);
+    return WIFEXITED(status) && WEXITSTATUS(status) == 70;
 }
 
 static size_t output_bytes(const struct rig_call *call) {

@@ -41,6 +41,10 @@ struct simt_counters simt_variant_run(const struct simt_variant *variant, struct
 size_t simt_variant_check(const struct simt_variant *variant, const struct kernel_device *devices,
                           size_t device_count);
 
+/* Is the call answered as one against the contract: by the end of the process, with code 70? */
+bool simt_variant_refuses(const struct simt_variant *variant, struct rig *rig,
+                          struct rig_call *call);
+
 /* A copy of what the first output holds, the rig's. */
 void *simt_variant_keep(struct rig *rig, const struct rig_call *call);
 

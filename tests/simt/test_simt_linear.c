@@ -155,12 +155,29 @@ static void plans_fill_the_device(void **state) {
     }
 }
 
+/* A tree of three segments there is none, and a group of INT4 weights is whole. */
+static void contracts_are_kept(void **state) {
+    (void)state;
+    static const struct {
+        uint32_t k, segments, k_of_call;
+    } cases[] = {{96, 1, 96}, {96, 3, 96}, {96, 16, 96}, {96, 1, 80}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        const struct linear_case c = {LINEAR_INT4, 2, 32, cases[i].k, 1, 1, false, 0, KERNEL_BF16};
+        struct rig *rig = rig_create(i);
+        struct rig_call call = {0};
+        rig_linear(rig, &c, 1, &call);
+        call.args.linear.segments = cases[i].segments;
+        call.args.linear.weight.k = cases[i].k_of_call;
+        assert_int_equal(simt_variant_refuses(&linear, rig, &call), i > 0);
+        rig_destroy(&rig);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(plans_fill_the_device),
-        cmocka_unit_test(every_case_on_every_device),
-        cmocka_unit_test(nothing_but_the_row_shows),
-        cmocka_unit_test(weights_are_read_once),
+        cmocka_unit_test(plans_fill_the_device),     cmocka_unit_test(every_case_on_every_device),
+        cmocka_unit_test(nothing_but_the_row_shows), cmocka_unit_test(weights_are_read_once),
+        cmocka_unit_test(contracts_are_kept),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

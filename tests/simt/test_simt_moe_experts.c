@@ -180,6 +180,23 @@ static void plans_fit_the_device(void **state) {
     }
 }
 
+/* Segments are those of a tree, and a group of INT4 weights is whole. */
+static void contracts_are_kept(void **state) {
+    (void)state;
+    static const struct { uint32_t segments, dim; } cases[] = {{1, 64}, {3, 64}, {1, 60}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        const struct moe_experts_case c = {LINEAR_INT4, LINEAR_INT4,  2,          1, 2, 64, 96,
+                                           1,           ROUTE_RANDOM, KERNEL_BF16};
+        struct rig *rig = rig_create(i);
+        struct rig_call call = {0};
+        rig_moe_experts(rig, &c, 1, &call);
+        call.args.moe_experts.segments = cases[i].segments;
+        call.args.moe_experts.dim = cases[i].dim;
+        assert_int_equal(simt_variant_refuses(&moe_experts, rig, &call), i > 0);
+        rig_destroy(&rig);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(plans_fit_the_device),
@@ -187,6 +204,7 @@ int main(void) {
         cmocka_unit_test(nothing_but_the_row_shows),
         cmocka_unit_test(rows_without_experts_are_zero),
         cmocka_unit_test(weights_are_read_once),
+        cmocka_unit_test(contracts_are_kept),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
