@@ -22,34 +22,43 @@ static void need_bytes(struct need *need, size_t bytes) {
     if (bytes > need->bytes) need->bytes = bytes;
 }
 
-/* Few rows are split over more blocks than many, so each number of them is asked. */
-static enum status need_linear(struct need *need, const struct linear_weight *weight,
-                               uint32_t batch, uint32_t segments, struct error *err) {
-    if (weight->n == 0) return STATUS_OK;
-    struct linear_args args = {.weight = *weight,
-                               .batch = batch,
-                               .segments = segments,
-                               .add = segments > 1 ? (const float *)need : NULL};
-    args.activation = linear_activation(weight->format, need->bounds->activation);
+static enum status check_types(const struct backend_cuda_bounds *bounds, struct error *err) {
+    if (bounds->activation == KERNEL_INT8)
+        return error_set(err, STATUS_UNIMPLEMENTED,
+                         "--device cuda: --activation-dtype int8, accepted: f32 and bf16");
+    if (bounds->kv_dtype != KERNEL_BF16)
+        return error_set(err, STATUS_UNIMPLEMENTED,
+                         "--device cuda: --kv-cache-dtype f32, accepted: bf16");
+    return STATUS_OK;
+}
+
+/* product: all but its rows, as the model asks for it. More rows need more, except where the
+ * launch stops splitting them over blocks. */
+static enum status need_linear(struct need *need, const struct linear_args *product,
+                               struct error *err) {
+    struct linear_args args = *product;
+    if (args.weight.n == 0) return STATUS_OK;
     if (!linear_cuda_takes(&args))
         return error_set(err, STATUS_UNIMPLEMENTED,
                          "--device cuda: FP8 weights whose blocks begin at input %u, accepted: at "
                          "multiples of 32",
-                         weight->block_begin);
-    for (args.rows = 1; args.rows <= need->bounds->rows_max; args.rows++)
-        need_bytes(need, linear_cuda_plan(&args, need->device).scratch_bytes);
+                         args.weight.block_begin);
+    args.rows = min_u32(need->bounds->rows_max, LINEAR_CUDA_FEW_ROWS);
+    need_bytes(need, linear_cuda_plan(&args, need->device).scratch_bytes);
+    args.rows = need->bounds->rows_max;
+    need_bytes(need, linear_cuda_plan(&args, need->device).scratch_bytes);
     return STATUS_OK;
 }
 
+/* The number of splits is rounded down, so that more rows or sequences may need less. */
 static enum status need_attention(struct need *need, struct error *err) {
     const struct weights *weights = need->weights;
-    struct mla_tree_args args = {.heads = weights->heads,
+    struct mla_tree_args args = {.kv_dtype = need->bounds->kv_dtype,
+                                 .heads = weights->heads,
                                  .latent_dim = weights->spec.kv_rank,
                                  .rope_dim = weights->spec.rope_dim,
                                  .positions_max = need->bounds->positions_max};
-    bool taken = (args.latent_dim == 512 && args.rope_dim == 64) ||
-                 (args.latent_dim == 128 && args.rope_dim == 32);
-    if (!taken)
+    if (!mla_tree_cuda_takes(&args))
         return error_set(err, STATUS_UNIMPLEMENTED,
                          "--device cuda: latents of %u + %u, accepted: 512 + 64 and 128 + 32",
                          args.latent_dim, args.rope_dim);
@@ -60,12 +69,33 @@ static enum status need_attention(struct need *need, struct error *err) {
     return STATUS_OK;
 }
 
+/* A launch is for one format. */
+static enum status check_formats(const struct moe_expert *experts, uint32_t count,
+                                 struct error *err) {
+    static const char *const names[] = {
+        [LINEAR_F32] = "F32", [LINEAR_BF16] = "BF16", [LINEAR_INT4] = "INT4", [LINEAR_FP8] = "FP8"};
+    for (uint32_t e = 1; e < count; e++) {
+        enum linear_format found = experts[e].gate_up.format, first = experts[0].gate_up.format;
+        if (found == first) {
+            found = experts[e].down.format;
+            first = experts[0].down.format;
+        }
+        if (found != first)
+            return error_set(err, STATUS_UNIMPLEMENTED,
+                             "--device cuda: expert %u in %s where expert 0 is in %s, accepted: "
+                             "one format",
+                             e, names[found], names[first]);
+    }
+    return STATUS_OK;
+}
+
 static enum status need_experts(struct need *need, const struct layer_weights *layer,
                                 struct error *err) {
     const struct weights *weights = need->weights;
     struct moe_experts_args args = {.experts = layer->experts,
                                     .gate_up_format = layer->experts[0].gate_up.format,
                                     .down_format = layer->experts[0].down.format,
+                                    .rows = need->bounds->rows_max,
                                     .topk = weights->spec.topk,
                                     .expert_count = weights->spec.experts,
                                     .dim = weights->spec.hidden,
@@ -76,25 +106,41 @@ static enum status need_experts(struct need *need, const struct layer_weights *l
                          "--device cuda: experts of %u x %u on this rank, accepted: INT4, BF16 or "
                          "FP8, inputs in fours, widths in thirty-twos",
                          args.dim, args.width);
-    for (args.rows = 1; args.rows <= need->bounds->rows_max; args.rows++)
-        need_bytes(need, moe_experts_cuda_plan(&args, need->device).scratch_bytes);
-    return STATUS_OK;
+    need_bytes(need, moe_experts_cuda_plan(&args, need->device).scratch_bytes);
+    return check_formats(args.experts, args.expert_count, err);
 }
+
+/* Of add, a plan asks only whether it is there. */
+static const float somewhere;
 
 static enum status need_layer(struct need *need, const struct layer_weights *layer,
                               struct error *err) {
     const struct weights *weights = need->weights;
+    const enum kernel_dtype activation = need->bounds->activation;
     const uint32_t segments = KERNEL_SEGMENTS / weights->tp, heads = weights->heads;
-    enum status status = need_linear(need, &layer->q_a, 1, 1, err);
-    if (status == STATUS_OK) status = need_linear(need, &layer->q_b, 1, 1, err);
-    if (status == STATUS_OK) status = need_linear(need, &layer->kv_a, 1, 1, err);
-    if (status == STATUS_OK) status = need_linear(need, &layer->w_uk, heads, 1, err);
-    if (status == STATUS_OK) status = need_linear(need, &layer->w_uv, heads, 1, err);
-    if (status == STATUS_OK) status = need_linear(need, &layer->o, 1, segments, err);
-    if (status == STATUS_OK) status = need_linear(need, &layer->mlp_gate_up, 1, 1, err);
-    if (status == STATUS_OK) status = need_linear(need, &layer->mlp_down, 1, segments, err);
-    if (status == STATUS_OK && !layer->dense) status = need_experts(need, layer, err);
-    return status;
+    const struct linear_args products[] = {
+        {.weight = layer->q_a, .batch = 1, .segments = 1},
+        {.weight = layer->q_b, .batch = 1, .segments = 1},
+        {.weight = layer->kv_a, .batch = 1, .segments = 1},
+        {.weight = layer->w_uk, .batch = heads, .segments = 1},
+        {.weight = layer->w_uv, .batch = heads, .segments = 1},
+        {.weight = layer->o, .batch = 1, .segments = segments},
+        {.weight = layer->mlp_gate_up, .batch = 1, .segments = 1},
+        {.weight = layer->mlp_down,
+         .batch = 1,
+         .segments = segments,
+         .add = layer->dense ? NULL : &somewhere}, /* the routed experts' */
+    };
+    enum status status = STATUS_OK;
+    for (size_t i = 0; i < sizeof products / sizeof products[0] && status == STATUS_OK; i++) {
+        struct linear_args product = products[i];
+        product.activation = linear_activation(product.weight.format, activation);
+        status = need_linear(need, &product, err);
+    }
+    if (status != STATUS_OK || layer->dense) return status;
+    const struct linear_args router = {.weight = layer->router, .batch = 1, .segments = 1};
+    status = need_linear(need, &router, err); /* always in f32 */
+    return status == STATUS_OK ? need_experts(need, layer, err) : status;
 }
 
 enum status backend_cuda_workspace_bytes(const struct weights *weights,
@@ -102,13 +148,18 @@ enum status backend_cuda_workspace_bytes(const struct weights *weights,
                                          const struct kernel_device *device, size_t *bytes_out,
                                          struct error *err) {
     struct need need = {.weights = weights, .bounds = bounds, .device = device};
-    enum status status = need_attention(&need, err);
+    const struct linear_args head = {
+        .weight = weights->head,
+        .batch = 1,
+        .segments = 1,
+        .activation = linear_activation(weights->head.format, bounds->activation)};
+    enum status status = check_types(bounds, err);
+    if (status == STATUS_OK) status = need_attention(&need, err);
     for (uint32_t l = 0; l < weights->spec.layers && status == STATUS_OK; l++) {
         status = need_layer(&need, &weights->layer[l], err);
         if (status != STATUS_OK) error_wrap(err, status, "layer %u", l);
     }
-    if (status == STATUS_OK) status = need_linear(&need, &weights->head, 1, 1, err);
-    need_bytes(&need, sample_scratch_bytes(weights->spec.vocab));
+    if (status == STATUS_OK) status = need_linear(&need, &head, err);
     *bytes_out = need.bytes;
     return status;
 }

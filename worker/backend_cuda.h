@@ -14,9 +14,11 @@ struct backend_cuda_bounds {
     uint32_t sequences_max;
     uint32_t positions_max; /* of a sequence, the step's rows included */
     enum kernel_dtype activation;
+    enum kernel_dtype kv_dtype;
 };
 
-/* UNIMPLEMENTED where a kernel does not take the model's shapes, named in err. */
+/* As much as the greediest op of a step of the target's; a drafter's products are not among them.
+ * UNIMPLEMENTED where a kernel does not take the model's shapes, formats or types, named in err. */
 enum status backend_cuda_workspace_bytes(const struct weights *weights,
                                          const struct backend_cuda_bounds *bounds,
                                          const struct kernel_device *device, size_t *bytes_out,

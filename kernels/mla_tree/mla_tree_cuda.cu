@@ -363,11 +363,11 @@ static void (*choose_kernel(enum mla_cuda_tile tile))(struct split_args) {
 }
 
 void mla_tree_cuda(const struct mla_tree_args *args, struct kernel_ctx *ctx) {
+    KERNEL_CHECK(mla_tree_cuda_takes(args) && args->page_tok >= 1);
     struct mla_cuda_plan plan = mla_tree_cuda_plan(args, ctx->device);
-    KERNEL_CHECK(args->kv_dtype == KERNEL_BF16 && ctx->scratch_bytes >= plan.scratch_bytes);
-    void (*kernel)(struct split_args) = NULL;
-    if (args->latent_dim == 512 && args->rope_dim == 64) kernel = choose_kernel<512, 64>(plan.tile);
-    if (args->latent_dim == 128 && args->rope_dim == 32) kernel = choose_kernel<128, 32>(plan.tile);
+    KERNEL_CHECK(ctx->scratch_bytes >= plan.scratch_bytes);
+    void (*kernel)(struct split_args) = args->latent_dim == 512 ? choose_kernel<512, 64>(plan.tile)
+                                                                : choose_kernel<128, 32>(plan.tile);
     KERNEL_CHECK(kernel != NULL);
 
     uint32_t queries = args->rows_max * args->heads;

@@ -9,6 +9,8 @@
 #ifndef ESPALIER_MLA_TREE_CUDA_H
 #define ESPALIER_MLA_TREE_CUDA_H
 
+#include <stdbool.h>
+
 #include "mla_tree/mla_tree.h"
 
 #define MLA_CUDA_THREADS    256u
@@ -26,6 +28,9 @@ struct mla_cuda_plan {
     size_t shared_bytes;  /* of a block */
     size_t scratch_bytes; /* device memory for the ranges' partial results */
 };
+
+/* bf16 caches of 512 + 64 and of 128 + 32. */
+bool mla_tree_cuda_takes(const struct mla_tree_args *args);
 
 struct mla_cuda_plan mla_tree_cuda_plan(const struct mla_tree_args *args,
                                         const struct kernel_device *device);

@@ -40,7 +40,8 @@ static size_t workspace_bytes(const struct weights *weights, const struct rig_op
     const struct backend_cuda_bounds bounds = {.rows_max = options->max_rows,
                                                .sequences_max = RIG_SLOTS,
                                                .positions_max = options->context_len,
-                                               .activation = KERNEL_F32};
+                                               .activation = KERNEL_F32,
+                                               .kv_dtype = KERNEL_BF16};
     size_t bytes;
     struct error err;
     enum status status = backend_cuda_workspace_bytes(weights, &bounds, options->device, &bytes,

@@ -19,9 +19,7 @@ static void build_mla_tree(struct rig *rig, size_t case_idx, struct rig_call *ca
 }
 
 static bool takes_mla_tree(const struct rig_call *call) {
-    const struct mla_tree_args *args = &call->args.mla_tree;
-    return args->kv_dtype == KERNEL_BF16 && ((args->latent_dim == 512 && args->rope_dim == 64) ||
-                                             (args->latent_dim == 128 && args->rope_dim == 32));
+    return mla_tree_cuda_takes(&call->args.mla_tree);
 }
 
 static size_t scratch_bytes_of(const struct rig_call *call, const struct kernel_device *device) {
