@@ -17,7 +17,7 @@ SECONDS_MAX=120
 
 judge() {
     local output status
-    output=$(timeout "$SECONDS_MAX" "$1" 2>&1)
+    output=$(timeout "$SECONDS_MAX" "$1" $arguments 2>&1)
     status=$?
     verdict=$(grep -E -m 1 '^\[  FAILED  \] [a-z]|: token [0-9]+: |CHECK' <<<"$output" | cut -c 1-100)
     verdict="$target: ${verdict:-it ends with status $status}"

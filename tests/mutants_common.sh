@@ -10,18 +10,22 @@
 # How a file is compiled and the program linked is asked of ninja, so that it stays true whatever
 # the flags are.
 
-# compile FILE OBJECT: as the build compiles the original, warnings apart. A header of kernels/cuda
-# is compiled with the op's kernel, which must find this one first.
+# compile FILE OBJECT: as the build compiles the original, warnings apart; what it compiles for
+# several instruction sets, for each of them. A header of kernels/cuda is compiled with the op's
+# kernel, which must find this one first.
 compile() {
-    local command unit=$1
+    local command unit=$1 objects=()
     case "$1" in *.cuh) unit=$source/$folder/${folder##*/}_cuda.cu ;; esac
-    command=$(ninja -C "$build" -t commands "$target" |
+    while IFS= read -r command; do
+        objects+=("$2.${#objects[@]}")
+        command=$(sed -E "s@ -MF [^ ]+@@; s@ -MT [^ ]+@@; s@ -MD@@; s@ -o [^ ]+@ -o ${objects[-1]}@;
+                          s@ -c [^ ]+@ -w -Wno-error -iquote $scratch -I$source/$folder -c $unit@" \
+            <<<"$command")
+        # ccache does not notice a header that comes to lie in front of another.
+        (cd "$build" && CCACHE_DISABLE=1 eval "$command") || return
+    done < <(ninja -C "$build" -t commands "$target" |
         grep -E "/$folder/$(basename "$unit")( |\$)")
-    command=$(sed -E "s@ -MF [^ ]+@@; s@ -MT [^ ]+@@; s@ -MD@@; s@ -o [^ ]+@ -o $2@;
-                      s@ -c [^ ]+@ -w -Wno-error -iquote $scratch -I$source/$folder -c $unit@" \
-        <<<"$command")
-    # ccache does not notice a header that comes to lie in front of another.
-    (cd "$build" && CCACHE_DISABLE=1 eval "$command")
+    if [ ${#objects[@]} -eq 1 ]; then mv "${objects[0]}" "$2"; else ld -r -o "$2" "${objects[@]}"; fi
 }
 
 # link_mutant OBJECT PROGRAM
@@ -61,7 +65,7 @@ aim() {
 }
 
 # try_all LIST [NAME...]: all mutants of a list, or those named. Sets caught and missed. A file with
-# a folder is FOLDER/FILE < TEST: there, and this test must fail.
+# a folder is FOLDER/FILE < TEST [ARGUMENT...]: there, and this test must fail.
 try_all() {
     local list=$1 name file script
     shift
@@ -74,7 +78,8 @@ try_all() {
         case "$name" in '' | '#'*) continue ;; esac
         if [ $# -gt 0 ] && ! grep -qxF "$name" <(printf '%s\n' "$@"); then continue; fi
         case "$file" in *' < '*)
-            target=${file#* < } target=${target%% *} file=${file%% *} folder=${file%/*}
+            read -r target arguments <<<"${file#* < }"
+            file=${file%% *} folder=${file%/*}
             file=${file##*/}
             aim "tests/$target"
             ;;

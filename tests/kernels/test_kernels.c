@@ -595,6 +595,7 @@ int main(int argc, char **argv) {
         puts(kernel_isa_name());
         return 0;
     }
+    if (argc > 1) cmocka_set_test_filter(argv[1]); /* an op alone, for mutants.sh */
     for (uint32_t i = 2; i <= THREADS_MAX; i++) {
         teams[i] = team_create(i, i == 2 ? 0 : 200);
         if (!teams[i]) return 1;
