@@ -417,6 +417,14 @@ static const struct roster_step *step_in_flight(const struct core *core,
     return step_out;
 }
 
+/* Orders are done behind the steps that left before them, whose progress the roster looks after. */
+static void hold_orders(struct core *core) {
+    const struct commit_step *first = commit_first(&core->commit);
+    if (!first) return;
+    resize_hold(&core->resize, first->sent_ns, core->now_ns);
+    examine_hold(&core->examine, first->sent_ns, core->now_ns);
+}
+
 static void check_time(struct core *core) {
     if (core->exited) return;
     if (core->timer_ns <= core->now_ns) core->timer_ns = NEVER;
@@ -424,6 +432,7 @@ static void check_time(struct core *core) {
     roster_tick(&core->roster, &core->effects, step_in_flight(core, &step), core->now_ns);
     follow_roster(core);
     if (core->exited) return;
+    hold_orders(core);
     if (resize_due_ns(&core->resize) <= core->now_ns)
         roster_fail(&core->roster, &core->effects, resize_late_rank(&core->resize),
                     "it does not answer the order to resize (--step-timeout)", core->now_ns);

@@ -67,7 +67,7 @@ void examine_begin(struct examine *examine, const struct radix *radix, const str
     examine->number++;
     examine->answered_count = 0;
     memset(examine->answered, 0, sizeof examine->answered);
-    examine->asked_ns = event->now_ns;
+    examine->asked_ns = examine->since_ns = event->now_ns;
     struct control_message *message = effect_buf_message(effects, CONTROL_EXAMINE);
     message->examine = (struct control_examine){
         .generation = roster->generation,
@@ -115,9 +115,13 @@ void examine_abandon(struct examine *examine, struct effect_buf *effects, const 
     end(examine, effects, STATUS_UNAVAILABLE, reason);
 }
 
+void examine_hold(struct examine *examine, int64_t sent_ns, int64_t now_ns) {
+    if (sent_ns <= examine->asked_ns) examine->since_ns = now_ns;
+}
+
 int64_t examine_due_ns(const struct examine *examine) {
     if (!examine->asked) return NEVER;
-    return examine->asked_ns + examine->options->step_timeout_ms * EVENT_NS_PER_MS;
+    return examine->since_ns + examine->options->step_timeout_ms * EVENT_NS_PER_MS;
 }
 
 uint32_t examine_late_rank(const struct examine *examine) {

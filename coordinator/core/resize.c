@@ -178,7 +178,7 @@ static struct control_message *question(struct resize *resize, enum resize_state
     resize->number++;
     resize->answered_count = 0;
     memset(resize->answered, 0, sizeof resize->answered);
-    resize->asked_ns = now_ns;
+    resize->asked_ns = resize->since_ns = now_ns;
     return effect_buf_message(resize->parts.effects, type);
 }
 
@@ -395,9 +395,13 @@ void resize_abandon(struct resize *resize, const char *reason) {
         effect_buf_text(resize->parts.effects, "%s; the old size stands", reason));
 }
 
+void resize_hold(struct resize *resize, int64_t sent_ns, int64_t now_ns) {
+    if (sent_ns <= resize->asked_ns) resize->since_ns = now_ns;
+}
+
 int64_t resize_due_ns(const struct resize *resize) {
     if (resize->state == RESIZE_STATE_IDLE || resize->state == RESIZE_STATE_HOLDING) return NEVER;
-    return resize->asked_ns + resize->parts.options->step_timeout_ms * EVENT_NS_PER_MS;
+    return resize->since_ns + resize->parts.options->step_timeout_ms * EVENT_NS_PER_MS;
 }
 
 uint32_t resize_late_rank(const struct resize *resize) {

@@ -65,8 +65,8 @@ struct resize {
     uint32_t number; /* of the last order or question */
     bool answered[TP_MAX];
     uint32_t answered_count;
-    int64_t asked_ns;
-    enum status failure; /* the first rank's that could not */
+    int64_t asked_ns, since_ns; /* the ranks' time counts since */
+    enum status failure;        /* the first rank's that could not */
     char failure_text[EFFECT_BUF_TEXT_BYTES_MAX];
     struct page_move *move; /* [RESIZE_MOVES_MAX], at most the pool's pages */
 };
@@ -94,6 +94,10 @@ bool resize_cancel(struct resize *resize, struct pool_id call, enum status reaso
 
 /* The generation is over, no page is in use, workers' sizes differ: the old one stands. */
 void resize_abandon(struct resize *resize, const char *reason);
+
+/* A step is in flight that left at sent_ns: where that was before the order, ranks have not come to
+ * it yet, and their time does not count. */
+void resize_hold(struct resize *resize, int64_t sent_ns, int64_t now_ns);
 
 /* When the ranks' answers are overdue; INT64_MAX: none is owed. The rank that owes one. */
 int64_t resize_due_ns(const struct resize *resize);

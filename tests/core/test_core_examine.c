@@ -126,12 +126,15 @@ static void test_an_answer_to_nothing_ends_the_generation(void **state) {
     world_stop(&world);
 }
 
-/* Both ranks are heard of meanwhile. */
+/* Both ranks are heard of meanwhile, and get on with the step they are in. */
 static void wait_half_the_timeout(void) {
+    static uint64_t collectives;
+    collectives++;
     world.now_ns += (int64_t)world.options.step_timeout_ms * EVENT_NS_PER_MS / 2;
     for (uint32_t rank = 0; rank < 2; rank++) {
         struct worker_message beat = {.type = WORKER_HEARTBEAT};
-        beat.heartbeat.generation = 1;
+        beat.heartbeat = (struct worker_heartbeat){
+            .generation = 1, .step = world.worker[rank].step, .collective_seq = collectives};
         struct event event = {.type = EVENT_WORKER_MESSAGE};
         event.worker.worker = world.worker[rank].id;
         event.worker.message = &beat;
@@ -150,6 +153,27 @@ static void test_a_rank_that_never_answers_is_named(void **state) {
     wait_half_the_timeout();
     wait_half_the_timeout();
     expect_end(STATUS_UNAVAILABLE, "rank 1");
+    world_stop(&world);
+}
+
+/* Ranks come to it when they are through with the step before, however long that takes. */
+static void test_a_long_step_before_it_is_no_delay(void **state) {
+    (void)state;
+    serve();
+    world.worker[0].stuck = world.worker[1].stuck = true;
+    struct generate_request request = world_request(prompt, PROMPT_TOK, 20);
+    struct world_call *call = world_call(&world, &request);
+    world_examine(&world, prompt, PROMPT_TOK, 0);
+    for (uint32_t i = 0; i < 6; i++)
+        wait_half_the_timeout();
+    assert_false(world.examine.ended);
+    world_resize_by_memory(&world, 500000);
+    for (uint32_t i = 0; i < 6; i++)
+        wait_half_the_timeout();
+    assert_false(world.examine.ended);
+    assert_false(world.resize.ended);
+    assert_false(call->ended);
+    assert_true(core_snapshot(world.core, world.now_ns).ready);
     world_stop(&world);
 }
 
@@ -178,6 +202,7 @@ int main(void) {
         cmocka_unit_test(test_a_caller_who_left_makes_room),
         cmocka_unit_test(test_an_answer_to_nothing_ends_the_generation),
         cmocka_unit_test(test_a_rank_that_never_answers_is_named),
+        cmocka_unit_test(test_a_long_step_before_it_is_no_delay),
         cmocka_unit_test(test_nothing_is_examined_without_a_group_or_while_draining),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
