@@ -151,6 +151,13 @@ static void run_storm(uint64_t wanted) {
            ended[STATUS_CANCELLED], ended[STATUS_DEADLINE_EXCEEDED], seed);
 }
 
+static void print_ends(const uint64_t ended[STATUS_COUNT]) {
+    for (int status = 0; status < STATUS_COUNT; status++)
+        if (ended[status] > 0)
+            printf(" %s %" PRIu64, status_name((enum status)status), ended[status]);
+    printf("\n");
+}
+
 static void report(void) {
     const struct sim_client_totals *totals = &sim_client_totals;
     const struct sim_cluster_totals *cores = &sim_cluster_totals;
@@ -161,12 +168,37 @@ static void report(void) {
            cores->rows_ahead, cores->trees, cores->guesses_right);
     printf("resizes %" PRIu64 ", undone %" PRIu64 ", pages moved %" PRIu64 "\n", cores->resizes,
            cores->resizes_undone, cores->pages_moved);
+    const struct sim_examine_totals *examined = &sim_examine_totals;
+    printf("reports %" PRIu64 ", of pages %" PRIu64 ", prefixes found %" PRIu64 ", late %" PRIu64
+           ", lost %" PRIu64 ", ends:",
+           examined->reports, examined->pages, examined->found, examined->late, examined->lost);
+    print_ends(examined->ended);
     printf("calls %" PRIu64 ", tokens %" PRIu64 ", deltas of several %" PRIu64 ", ends:",
            totals->calls, totals->tokens, totals->joined);
-    for (int status = 0; status < STATUS_COUNT; status++)
-        if (totals->ended[status] > 0)
-            printf(" %s %" PRIu64, status_name((enum status)status), totals->ended[status]);
-    printf("\n");
+    print_ends(totals->ended);
+}
+
+/* Something that the seeds were to meet was not met. */
+static bool lacks(bool met, const char *what) {
+    if (!met) fprintf(stderr, "sim: %s\n", what);
+    return !met;
+}
+
+static bool covers(void) {
+    const struct sim_examine_totals *examined = &sim_examine_totals;
+    bool examinations_end = true;
+    static const enum status end[] = {STATUS_OK,          STATUS_ABORTED,
+                                      STATUS_UNAVAILABLE, STATUS_INVALID_ARGUMENT,
+                                      STATUS_CANCELLED,   STATUS_DEADLINE_EXCEEDED};
+    for (size_t i = 0; i < sizeof end / sizeof end[0]; i++)
+        examinations_end = examinations_end && examined->ended[end[i]] > 0;
+    bool lack = lacks(sim_coverage_report(), "a legal transition was not reached");
+    lack = lacks(sim_cluster_totals.guesses_right > 0, "no guess was right") || lack;
+    lack = lacks(sim_client_totals.joined > 0, "no delta had several tokens") || lack;
+    lack = lacks(examinations_end, "examinations did not end in all their ways") || lack;
+    lack = lacks(examined->found > 0, "no prefix was examined that had to be there") || lack;
+    lack = lacks(examined->late > 0, "no rank was late to report") || lack;
+    return !lack;
 }
 
 int main(int argc, char **argv) {
@@ -183,17 +215,5 @@ int main(int argc, char **argv) {
         run_seeds(&arguments, journal);
     journal_close(&journal);
     report();
-    if (arguments.coverage && !sim_coverage_report()) {
-        fprintf(stderr, "sim: a legal transition was not reached\n");
-        return EXIT_CODE_FAILED;
-    }
-    if (arguments.coverage && sim_cluster_totals.guesses_right == 0) {
-        fprintf(stderr, "sim: no guess was right\n");
-        return EXIT_CODE_FAILED;
-    }
-    if (arguments.coverage && sim_client_totals.joined == 0) {
-        fprintf(stderr, "sim: no delta had several tokens\n");
-        return EXIT_CODE_FAILED;
-    }
-    return EXIT_CODE_OK;
+    return !arguments.coverage || covers() ? EXIT_CODE_OK : EXIT_CODE_FAILED;
 }

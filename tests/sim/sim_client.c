@@ -294,6 +294,7 @@ void sim_client_end(struct sim_cluster *cluster, const struct effect *effect) {
     }
     if (!effect->call_end.summary) sim_cluster_fail(cluster, "an OK without a summary");
     expect_ok(cluster, call, &summary);
+    sim_examine_keep(cluster, call);
 }
 
 static void finish(struct sim_cluster *cluster, struct sim_call *call, enum status status,

@@ -52,7 +52,7 @@ uint64_t sim_cluster_run(const struct sim_run *run) {
         }
         dispatch(cluster, &item);
         sim_agenda_free(&item);
-        if (cluster->calm && is_idle(cluster)) break;
+        if (cluster->calm && is_idle(cluster) && !sim_examine_ask_last(cluster)) break;
         if (!cluster->calm) {
             calm_since_ns = cluster->now_ns;
             calm_since_events = cluster->events;
@@ -68,9 +68,11 @@ uint64_t sim_cluster_run(const struct sim_run *run) {
     return hash;
 }
 
-/* Every call and resize has ended, and so have the steps that still named their requests. */
+/* Every call, resize and examination has ended, and so have the steps that still named their
+ * requests. */
 static bool is_idle(const struct sim_cluster *cluster) {
     return sim_client_all_ended(cluster) && sim_resize_all_ended(cluster) &&
+           sim_examine_all_ended(cluster) &&
            core_snapshot(cluster->core, cluster->now_ns).requests_running == 0;
 }
 
@@ -137,6 +139,8 @@ static bool is_held(struct sim_cluster *cluster, const struct sim_item *item,
     case SIM_ITEM_JOB:
     case SIM_ITEM_FLUSH:
     case SIM_ITEM_RESIZE:
+    case SIM_ITEM_EXAMINE:
+    case SIM_ITEM_EXAMINE_CANCEL:
     case SIM_ITEM_LIE_DUE:
     case SIM_ITEM_DRAIN_DUE:
     case SIM_ITEM_DRAIN: break;
@@ -178,14 +182,19 @@ void sim_cluster_event(struct sim_cluster *cluster, struct event *event) {
     cluster->events++;
     sim_cluster_totals.events++;
     cluster->was_serving = cluster->is_serving;
-    cluster->was_waiting = core_snapshot(cluster->core, now_ns).requests_waiting;
+    struct snapshot before = core_snapshot(cluster->core, now_ns);
+    cluster->was_waiting = before.requests_waiting;
+    cluster->was_evicted = before.evictions;
     if (cluster->journal) journal_event(cluster->journal, event);
     struct effects effects = core_step(cluster->core, event);
     if (cluster->journal) journal_effects(cluster->journal, effects);
-    /* What the event lent is gone before the effects are looked at, but for the text of a job. */
+    /* What the event lent is gone before the effects are looked at, but for the text of a
+     * job and what a report points to. */
     for (uint32_t i = 0; i < effects.count; i++)
         if (effects.effect[i].type == EFFECT_JOB_TOKENIZE)
             sim_client_tokenize(cluster, &effects.effect[i]);
+        else if (effects.effect[i].type == EFFECT_EXAMINED)
+            sim_examine_report(cluster, &effects.effect[i]);
         else
             cluster->is_exiting = cluster->is_exiting || effects.effect[i].type == EFFECT_EXIT;
     scribble(&cluster->lent);
@@ -279,6 +288,7 @@ static void flush(struct sim_cluster *cluster) {
     if (sim_random_percent(&cluster->random, 60))
         event.flush.token_count = 1 + sim_random_below(&cluster->random, call->prompt_count);
     sim_cluster_say(cluster, "flush of %u tokens", event.flush.token_count);
+    sim_examine_flushed(cluster);
     sim_cluster_event(cluster, &event);
     if (event.flush.token_count == 0) sim_client_flushed(cluster);
 }
@@ -324,6 +334,8 @@ static void dispatch(struct sim_cluster *cluster, struct sim_item *item) {
     case SIM_ITEM_DRAIN: drain(cluster, (int64_t)item->value); break;
     case SIM_ITEM_FLUSH: flush(cluster); break;
     case SIM_ITEM_RESIZE: sim_resize_ask(cluster); break;
+    case SIM_ITEM_EXAMINE: sim_examine_ask(cluster); break;
+    case SIM_ITEM_EXAMINE_CANCEL: sim_examine_cancel(cluster, item->who); break;
     case SIM_ITEM_LIE_DUE: expect_disbelief(cluster, item->value); break;
     case SIM_ITEM_DRAIN_DUE: sim_cluster_fail(cluster, "the drain's deadline has passed");
     case SIM_ITEM_CALM: become_calm(cluster); break;
@@ -372,6 +384,8 @@ static void perform_one(struct sim_cluster *cluster, const struct effect *effect
         struct bytes bytes = codec_encode_control_message(effect->send_worker.message,
                                                           &cluster->wire);
         mix(cluster, bytes.data, bytes.size);
+        if (effect->send_worker.message->type == CONTROL_EXAMINE)
+            sim_examine_order(cluster, &effect->send_worker.message->examine);
         send_down(cluster, effect->send_worker.worker, bytes);
         break;
     case EFFECT_DROP_WORKER: drop(cluster, effect->drop_worker.worker); break;
@@ -381,7 +395,8 @@ static void perform_one(struct sim_cluster *cluster, const struct effect *effect
         break;
     case EFFECT_CALL_END:
         mix(cluster, effect->call_end.text, strlen(effect->call_end.text));
-        if (!sim_resize_end(cluster, effect)) sim_client_end(cluster, effect);
+        if (!sim_resize_end(cluster, effect) && !sim_examine_end(cluster, effect))
+            sim_client_end(cluster, effect);
         break;
     case EFFECT_JOB_TOKENIZE: break; /* begun already */
     case EFFECT_TIMER: {
@@ -399,7 +414,7 @@ static void perform_one(struct sim_cluster *cluster, const struct effect *effect
         if (!sim_resize_progress(cluster, effect->resize.call, &effect->resize.progress))
             sim_cluster_fail(cluster, "progress of no resize");
         break;
-    case EFFECT_EXAMINED: sim_cluster_fail(cluster, "a report that nobody asked for"); break;
+    case EFFECT_EXAMINED: sim_examine_goes_on(cluster, effect->examined.call); break;
     case EFFECT_EXIT: exit_cluster(cluster, effect); break;
     }
 }
@@ -433,6 +448,7 @@ static void expect_idle(struct sim_cluster *cluster) {
     }
     core_check(cluster->core);
     sim_resize_expect_ended(cluster);
+    sim_examine_expect_ended(cluster);
     struct snapshot snapshot = core_snapshot(cluster->core, cluster->now_ns);
     if (snapshot.requests_running > 0)
         sim_cluster_fail(cluster, "%u requests run, and nothing more will happen",

@@ -20,6 +20,7 @@
 #include "core.h"
 #include "sim_agenda.h"
 #include "sim_client.h"
+#include "sim_examine.h"
 #include "sim_process.h"
 #include "sim_random.h"
 #include "sim_resize.h"
@@ -66,6 +67,8 @@ enum sim_item_kind {
     SIM_ITEM_DRAIN,          /* value: time it has, in ns */
     SIM_ITEM_FLUSH,          /* of the prefix cache */
     SIM_ITEM_RESIZE,         /* of pool or batch */
+    SIM_ITEM_EXAMINE,        /* of what ranks hold */
+    SIM_ITEM_EXAMINE_CANCEL, /* who: of the examinations */
     SIM_ITEM_LIE_DUE,        /* value: generation; it must be over by now */
     SIM_ITEM_DRAIN_DUE,      /* the process must have ended by now */
     SIM_ITEM_CALM,           /* no more faults */
@@ -101,12 +104,14 @@ struct sim_cluster {
     uint32_t connection_count;
     struct sim_client client;
     struct sim_resizes resizes;
+    struct sim_examines examines;
     bool disturbed; /* something happened that may cost a generation */
     bool calm, draining;
     bool is_exiting, exited; /* this event ends with it; it has */
     int exit_code;
     bool was_serving, is_serving; /* before and after the last event */
     uint32_t was_waiting;         /* requests, before it */
+    uint64_t was_evicted;         /* pages, before it */
     uint64_t events, hash;
 };
 

@@ -29,6 +29,7 @@ static void beat(struct sim_cluster *cluster, uint32_t rank);
 static void start_step(struct sim_cluster *cluster);
 static void complete_step(struct sim_cluster *cluster, uint32_t rank);
 static void leave_step(struct sim_cluster *cluster, uint32_t rank);
+static void do_orders(struct sim_cluster *cluster, uint32_t rank);
 static void forget_plans(struct sim_process *process);
 static void set_timer(struct sim_cluster *cluster, uint32_t rank, enum timer timer,
                       int64_t delay_ns);
@@ -61,7 +62,7 @@ void sim_process_launch(struct sim_cluster *cluster, uint32_t rank) {
     process->worker.tree_rows_max = cluster->options.speculative_tree_rows;
     process->worker.draft_len = cluster->weather.draft_len;
     process->worker.draft_luck = cluster->weather.draft_luck;
-    process->gets_twice = false;
+    process->gets_twice = process->is_mute = false;
     sim_cluster_say(cluster, "rank %u starts, connection %u", rank, process->connection);
     say_hello(cluster, rank);
     set_timer(cluster, rank, TIMER_HEARTBEAT, cluster->options.heartbeat_ms * SIM_MS);
@@ -214,6 +215,13 @@ static void join(struct sim_cluster *cluster, uint32_t rank, const struct contro
     set_timer(cluster, rank, TIMER_JOINED, sim_cluster_chance_us(cluster, 20000));
 }
 
+static uint8_t *keep(struct bytes bytes) {
+    uint8_t *data = malloc(bytes.size + 1);
+    CHECK(data != NULL);
+    memcpy(data, bytes.data, bytes.size);
+    return data;
+}
+
 static void take_plan(struct sim_cluster *cluster, uint32_t rank, const struct step_plan *plan,
                       struct bytes bytes) {
     struct sim_process *process = &cluster->process[rank];
@@ -222,9 +230,7 @@ static void take_plan(struct sim_cluster *cluster, uint32_t rank, const struct s
     struct sim_plan *kept = &process->plan[process->plan_count++];
     kept->step = plan->step;
     kept->bytes = bytes.size;
-    kept->data = malloc(bytes.size + 1);
-    CHECK(kept->data != NULL);
-    memcpy(kept->data, bytes.data, bytes.size);
+    kept->data = keep(bytes);
     start_step(cluster);
     if (!process->gets_twice) return;
     process->gets_twice = false; /* a plan that does not follow is refused, and not run */
@@ -234,6 +240,8 @@ static void take_plan(struct sim_cluster *cluster, uint32_t rank, const struct s
 static void forget_plans(struct sim_process *process) {
     while (process->plan_count > 0)
         free(process->plan[--process->plan_count].data);
+    while (process->order_count > 0)
+        free(process->order[--process->order_count].data);
     process->busy = process->stuck = false;
     process->turn++;
 }
@@ -249,14 +257,19 @@ static void send_resized(struct sim_cluster *cluster, uint32_t rank, uint32_t nu
     send(cluster, rank, &message);
 }
 
-/* Orders are done one after the other: one that moves pages must find no plan before it. */
-static void take_resize(struct sim_cluster *cluster, uint32_t rank,
-                        const struct control_resize *resize) {
+/* The order is done, and the rank goes on as if it had said so: nobody may wait for it for ever. */
+static bool keeps_silent(struct sim_cluster *cluster, uint32_t rank) {
     struct sim_process *process = &cluster->process[rank];
-    if (resize->generation != process->worker.generation) return; /* it has left it by itself */
-    bool shrinks = resize->page_count < process->worker.limits.page_count;
-    if (shrinks && resize->move_count > 0 && process->plan_count > 0)
-        sim_cluster_fail(cluster, "pages move on rank %u under a plan", rank);
+    if (!process->is_mute) return false;
+    sim_cluster_say(cluster, "rank %u does not answer", rank);
+    process->is_mute = false;
+    cluster->disturbed = true;
+    return true;
+}
+
+static void do_resize(struct sim_cluster *cluster, uint32_t rank,
+                      const struct control_resize *resize) {
+    struct sim_process *process = &cluster->process[rank];
     bool fails = cluster->resizes.may_fail && sim_random_percent(&cluster->random, 30);
     if (fails) cluster->resizes.may_fail = false;
     sim_worker_resize(&process->worker, resize, fails);
@@ -264,6 +277,7 @@ static void take_resize(struct sim_cluster *cluster, uint32_t rank,
                     resize->move_count, fails ? ", fails" : "");
     if (process->worker.complaint[0] != '\0')
         sim_cluster_fail(cluster, "rank %u, resize: %s", rank, process->worker.complaint);
+    if (keeps_silent(cluster, rank)) return;
     send_resized(cluster, rank, resize->number, fails ? STATUS_RESOURCE_EXHAUSTED : STATUS_OK);
 }
 
@@ -276,9 +290,73 @@ static void send_sized(struct sim_cluster *cluster, uint32_t rank, uint32_t numb
     send(cluster, rank, &message);
 }
 
-static void take_size(struct sim_cluster *cluster, uint32_t rank, const struct control_size *size) {
-    if (size->generation != cluster->process[rank].worker.generation) return;
-    send_sized(cluster, rank, size->number, sim_resize_hold(cluster, rank, size));
+static void do_size(struct sim_cluster *cluster, uint32_t rank, const struct control_size *size) {
+    uint32_t page_count = sim_resize_hold(cluster, rank, size);
+    if (!keeps_silent(cluster, rank)) send_sized(cluster, rank, size->number, page_count);
+}
+
+static void send_examined(struct sim_cluster *cluster, uint32_t rank,
+                          const struct worker_examined *examined) {
+    struct worker_message message = {.type = WORKER_EXAMINED, .examined = *examined};
+    message.examined.generation = cluster->process[rank].worker.generation;
+    send(cluster, rank, &message);
+}
+
+static void do_examine(struct sim_cluster *cluster, uint32_t rank,
+                       const struct control_examine *order) {
+    struct worker_examined examined = sim_examine_answer(cluster, rank, order);
+    sim_cluster_say(cluster, "rank %u: %u pages examined%s%s", rank, examined.report.page_count,
+                    examined.text[0] ? ": " : "", examined.text);
+    if (keeps_silent(cluster, rank)) return;
+    send_examined(cluster, rank, &examined);
+    if (sim_examine_stutters(cluster, rank, examined.number))
+        send_examined(cluster, rank, &examined);
+}
+
+/* Those whose turn it is. */
+static void do_orders(struct sim_cluster *cluster, uint32_t rank) {
+    struct sim_process *process = &cluster->process[rank];
+    while (process->order_count > 0 && process->order[0].behind <= process->worker.step) {
+        struct sim_order order = process->order[0];
+        struct control_message message;
+        struct error err;
+        process->order_count--;
+        memmove(process->order, process->order + 1, process->order_count * sizeof order);
+        arena_reset(&cluster->wire);
+        struct bytes bytes = {.data = order.data, .size = order.bytes};
+        CHECK(codec_decode_control_message(bytes, &cluster->wire, &message, &err) == STATUS_OK);
+        if (message.type == CONTROL_RESIZE)
+            do_resize(cluster, rank, &message.resize);
+        else if (message.type == CONTROL_SIZE)
+            do_size(cluster, rank, &message.size);
+        else
+            do_examine(cluster, rank, &message.examine);
+        free(order.data);
+    }
+}
+
+static void take_order(struct sim_cluster *cluster, uint32_t rank, uint64_t generation,
+                       struct bytes bytes) {
+    struct sim_process *process = &cluster->process[rank];
+    if (generation != process->worker.generation) return; /* it has left it by itself */
+    if (process->order_count == SIM_PROCESS_ORDERS)
+        sim_cluster_fail(cluster, "rank %u has %u orders waiting", rank, process->order_count);
+    process->order[process->order_count++] = (struct sim_order){
+        .behind = process->plan_count > 0 ? process->plan[process->plan_count - 1].step : 0,
+        .data = keep(bytes),
+        .bytes = bytes.size};
+    do_orders(cluster, rank);
+}
+
+/* One that moves pages must find no plan before it. */
+static void take_resize(struct sim_cluster *cluster, uint32_t rank,
+                        const struct control_resize *resize, struct bytes bytes) {
+    const struct sim_process *process = &cluster->process[rank];
+    bool shrinks = resize->page_count < process->worker.limits.page_count;
+    if (shrinks && resize->move_count > 0 && process->plan_count > 0 &&
+        resize->generation == process->worker.generation)
+        sim_cluster_fail(cluster, "pages move on rank %u under a plan", rank);
+    take_order(cluster, rank, resize->generation, bytes);
 }
 
 void sim_process_message(struct sim_cluster *cluster, uint32_t rank, struct bytes bytes) {
@@ -315,9 +393,9 @@ void sim_process_message(struct sim_cluster *cluster, uint32_t rank, struct byte
                   cluster->options.heartbeat_ms * SIM_MS + sim_cluster_chance_us(cluster, 10000));
         break;
     case CONTROL_SHUTDOWN: sim_process_kill(cluster, rank); break;
-    case CONTROL_RESIZE: take_resize(cluster, rank, &message.resize); break;
-    case CONTROL_SIZE: take_size(cluster, rank, &message.size); break;
-    case CONTROL_EXAMINE: sim_cluster_fail(cluster, "nobody has asked to examine"); break;
+    case CONTROL_RESIZE: take_resize(cluster, rank, &message.resize, bytes); break;
+    case CONTROL_SIZE: take_order(cluster, rank, message.size.generation, bytes); break;
+    case CONTROL_EXAMINE: take_order(cluster, rank, message.examine.generation, bytes); break;
     }
 }
 
@@ -396,6 +474,7 @@ static void complete_step(struct sim_cluster *cluster, uint32_t rank) {
     if (process->lie == SIM_LIE_TWICE) send_bytes(cluster, rank, bytes);
     keep_ghost(process, bytes);
     if (lies) say_more(cluster, rank);
+    do_orders(cluster, rank);
     start_step(cluster);
 }
 
@@ -492,6 +571,7 @@ static bool spoil(struct sim_process *process, struct step_result *result) {
     case SIM_LIE_FUTURE:
     case SIM_LIE_RESIZED:
     case SIM_LIE_SIZED:
+    case SIM_LIE_EXAMINED:
     case SIM_LIE_GARBLED: return true;
     }
     return false;
@@ -510,6 +590,12 @@ static void say_more(struct sim_cluster *cluster, uint32_t rank) {
     case SIM_LIE_KEY: send_key(cluster, rank, generation, 1); break;
     case SIM_LIE_RESIZED: send_resized(cluster, rank, 7777, STATUS_OK); break;
     case SIM_LIE_SIZED: send_sized(cluster, rank, 7777, 1); break;
+    case SIM_LIE_EXAMINED:
+        send_examined(cluster, rank,
+                      &(struct worker_examined){.number = 7777,
+                                                .text = "",
+                                                .report = {.device = "", .pages_per_hash = 1}});
+        break;
     default: break;
     }
     process->lie = SIM_LIE_NONE;
@@ -530,6 +616,12 @@ void sim_process_fault(struct sim_cluster *cluster, uint32_t rank, bool fatal) {
     };
     send(cluster, rank, &message);
     if (fatal) sim_process_kill(cluster, rank);
+}
+
+void sim_process_may_be_mute(struct sim_cluster *cluster) {
+    uint32_t rank = sim_random_below(&cluster->random, cluster->options.tp);
+    if (!cluster->calm && sim_random_percent(&cluster->random, 1))
+        cluster->process[rank].is_mute = true;
 }
 
 static void end_process(struct sim_cluster *cluster, uint32_t rank) {
@@ -587,6 +679,7 @@ void sim_process_calm(struct sim_cluster *cluster, uint32_t rank) {
     struct sim_process *process = &cluster->process[rank];
     process->lie = SIM_LIE_NONE;
     process->slow_until_ns = 0;
+    process->is_mute = false;
     if (!process->alive) sim_process_launch(cluster, rank);
     start_step(cluster);
 }

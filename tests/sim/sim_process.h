@@ -2,7 +2,8 @@
  *
  * A process says HELLO, loads (a stalled one for ever), joins groups, beats, runs plans. A step
  * runs only when all ranks of the generation have its plan, as collectives would have it, and takes
- * time; a rank that stops or dies leaves the others stuck in it. Each process has one connection;
+ * time; a rank that stops or dies leaves the others stuck in it. Orders are done between the steps
+ * that they came between. Each process has one connection;
  * when it is gone or closed by the coordinator, the process ends, and a launcher starts the next
  * one.
  */
@@ -12,8 +13,9 @@
 #include "event.h"
 #include "sim_worker.h"
 
-#define SIM_PROCESS_PLANS 4u
-#define SIM_PROCESS_BYTES 131072u /* of a kept message */
+#define SIM_PROCESS_PLANS  4u
+#define SIM_PROCESS_ORDERS 64u
+#define SIM_PROCESS_BYTES  131072u /* of a kept message */
 
 /* What a worker may say that is not so. Each is told once, with the next result that it fits, but
  * for the eager one, which needs the end of a generation. */
@@ -35,10 +37,11 @@ enum sim_lie {
     SIM_LIE_HELLO,
     SIM_LIE_LOADED,
     SIM_LIE_KEY,
-    SIM_LIE_EAGER,   /* the key of the next generation, from another rank than 0 */
-    SIM_LIE_FUTURE,  /* a generation that never was */
-    SIM_LIE_RESIZED, /* an answer that nobody asked for */
-    SIM_LIE_SIZED,   /* likewise */
+    SIM_LIE_EAGER,    /* the key of the next generation, from another rank than 0 */
+    SIM_LIE_FUTURE,   /* a generation that never was */
+    SIM_LIE_RESIZED,  /* an answer that nobody asked for */
+    SIM_LIE_SIZED,    /* likewise */
+    SIM_LIE_EXAMINED, /* likewise */
     SIM_LIE_GARBLED,
     SIM_LIE_GHOST, /* the last result of an older generation, too; must do no harm */
     SIM_LIE_COUNT,
@@ -46,6 +49,13 @@ enum sim_lie {
 
 struct sim_plan {
     uint64_t step;
+    uint8_t *data;
+    size_t bytes;
+};
+
+/* To resize, to say a size, to examine: done in its turn. */
+struct sim_order {
+    uint64_t behind; /* the step that came before it; 0: none */
     uint8_t *data;
     size_t bytes;
 };
@@ -61,12 +71,15 @@ struct sim_process {
     struct sim_worker worker;
     struct sim_plan plan[SIM_PROCESS_PLANS]; /* the first one runs or waits for the others */
     uint32_t plan_count;
+    struct sim_order order[SIM_PROCESS_ORDERS];
+    uint32_t order_count;
     bool busy, stuck; /* in a step; a peer holds it up */
     uint32_t turn;    /* counts steps and generations: timers of an older one are void */
     uint64_t collective_seq;
     uint64_t over; /* the last generation that ended */
     enum sim_lie lie;
     bool gets_twice;                  /* the next plan reaches it a second time */
+    bool is_mute;                     /* it does the next order and does not say so */
     uint8_t ghost[SIM_PROCESS_BYTES]; /* the last result, and of which generation */
     size_t ghost_bytes;
     uint64_t ghost_generation;
@@ -87,6 +100,10 @@ void sim_process_closed(struct sim_cluster *cluster, uint32_t rank);
 /* Until then it does nothing, and what would reach it waits (the cluster sees to it). */
 void sim_process_stop(struct sim_cluster *cluster, uint32_t rank, int64_t until_ns);
 void sim_process_resume(struct sim_cluster *cluster, uint32_t rank);
+
+/* Seldom, some rank will not answer the order to come. */
+void sim_process_may_be_mute(struct sim_cluster *cluster);
+
 void sim_process_fault(struct sim_cluster *cluster, uint32_t rank, bool fatal);
 /* No more faults: it is there, quick and honest, and awake when it was to be; what waits for it
  * must not be overtaken. */

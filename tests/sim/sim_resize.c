@@ -48,12 +48,14 @@ void sim_resize_ask(struct sim_cluster *cluster) {
     struct sim_resize *resize = &resizes->of[idx];
     *resize = (struct sim_resize){.request = choose(cluster), .pages_before = pages_now(cluster)};
     bool may_fail = sim_random_percent(&cluster->random, 25);
+    sim_process_may_be_mute(cluster);
     sim_cluster_say(cluster, "resize %u of %u pages: %u tokens, fraction %u, %u running%s", idx,
                     resize->pages_before, resize->request.tokens, resize->request.mem_fraction,
                     resize->request.max_running_requests, resize->request.force ? ", force" : "");
     struct event event = {.type = EVENT_RESIZE};
     event.resize.call = call_of(idx);
     event.resize.request = resize->request;
+    sim_examine_forget(cluster);
     sim_cluster_event(cluster, &event);
     if (resize->ended) return;
     resizes->may_fail = may_fail;
@@ -79,6 +81,7 @@ bool sim_resize_progress(struct sim_cluster *cluster, struct pool_id call,
     if (!resize) return false;
     if (resize->ended || resize->done) sim_cluster_fail(cluster, "a resize goes on after its end");
     resize->done = progress->phase == RESIZE_DONE;
+    sim_examine_forget(cluster);
     sim_cluster_totals.pages_moved += resize->done ? progress->pages_moved : 0;
     if (progress->requests_retracted > 0 && !resize->request.force)
         sim_cluster_fail(cluster, "a resize sends requests back and was not asked to");

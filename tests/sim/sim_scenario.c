@@ -305,6 +305,11 @@ void sim_scenario_put(struct sim_cluster *cluster) {
     for (uint32_t i = resizes ? 1 + below(cluster, SIM_RESIZES) : 0; i > 0; i--)
         sim_cluster_put(cluster, sim_cluster_chance_us(cluster, span_ms * 1000 + 200000),
                         (struct sim_item){.kind = SIM_ITEM_RESIZE}, none);
+    bool examines = !cluster->canary && percent(cluster, 40);
+    for (uint32_t i = examines ? 1 + below(cluster, SIM_EXAMINES) : 0; i > 0; i--)
+        sim_cluster_put(cluster,
+                        50 * SIM_MS + sim_cluster_chance_us(cluster, span_ms * 1000 + 300000),
+                        (struct sim_item){.kind = SIM_ITEM_EXAMINE}, none);
     if (!cluster->canary && percent(cluster, 12)) put_drain(cluster);
     sim_cluster_put(cluster, CALM_MS * SIM_MS, (struct sim_item){.kind = SIM_ITEM_CALM}, none);
 }
