@@ -417,12 +417,12 @@ static const struct roster_step *step_in_flight(const struct core *core,
     return step_out;
 }
 
-/* Orders are done behind the steps that left before them, whose progress the roster looks after. */
-static void hold_orders(struct core *core) {
+static void check_roll(struct core *core, struct roll_call *roll, const char *text) {
     const struct commit_step *first = commit_first(&core->commit);
-    if (!first) return;
-    resize_hold(&core->resize, first->sent_ns, core->now_ns);
-    examine_hold(&core->examine, first->sent_ns, core->now_ns);
+    if (first) roll_call_hold(roll, first->sent_ns, core->now_ns);
+    if (roll_call_due_ns(roll) > core->now_ns) return;
+    roster_fail(&core->roster, &core->effects, roll_call_late_rank(roll), text, core->now_ns);
+    follow_roster(core);
 }
 
 static void check_time(struct core *core) {
@@ -432,14 +432,9 @@ static void check_time(struct core *core) {
     roster_tick(&core->roster, &core->effects, step_in_flight(core, &step), core->now_ns);
     follow_roster(core);
     if (core->exited) return;
-    hold_orders(core);
-    if (resize_due_ns(&core->resize) <= core->now_ns)
-        roster_fail(&core->roster, &core->effects, resize_late_rank(&core->resize),
-                    "it does not answer the order to resize (--step-timeout)", core->now_ns);
-    else if (examine_due_ns(&core->examine) <= core->now_ns)
-        roster_fail(&core->roster, &core->effects, examine_late_rank(&core->examine),
-                    "it does not answer the order to examine (--step-timeout)", core->now_ns);
-    follow_roster(core);
+    check_roll(core, &core->resize.roll, "it does not answer the order to resize (--step-timeout)");
+    check_roll(core, &core->examine.roll,
+               "it does not answer the order to examine (--step-timeout)");
 }
 
 /* When nothing runs, nothing may be held. */
@@ -589,8 +584,10 @@ static void arm_timer(struct core *core) {
     int64_t due_ns = roster_due_ns(&core->roster, step_in_flight(core, &step));
     if (core->drain_deadline_ns < due_ns) due_ns = core->drain_deadline_ns;
     if (queue_due_ns(core) < due_ns) due_ns = queue_due_ns(core);
-    if (resize_due_ns(&core->resize) < due_ns) due_ns = resize_due_ns(&core->resize);
-    if (examine_due_ns(&core->examine) < due_ns) due_ns = examine_due_ns(&core->examine);
+    int64_t resize_ns = roll_call_due_ns(&core->resize.roll);
+    int64_t examine_ns = roll_call_due_ns(&core->examine.roll);
+    if (resize_ns < due_ns) due_ns = resize_ns;
+    if (examine_ns < due_ns) due_ns = examine_ns;
     if (due_ns >= core->timer_ns) return;
     core->timer_ns = due_ns;
     effect_buf_timer(&core->effects, due_ns);
@@ -780,8 +777,10 @@ void core_check(const struct core *core) {
     CHECK(core->scheduler.pages.pool.page_count == core->options.page_count);
     CHECK(serving || core->resize.state == RESIZE_STATE_IDLE);
     CHECK(core->resize.state != RESIZE_STATE_IDLE || !core->resize.has_call);
-    CHECK(serving || !core->examine.asked);
-    CHECK(core->examine.asked || !core->examine.has_call);
+    CHECK(core->resize.roll.is_open ==
+          (core->resize.state != RESIZE_STATE_IDLE && core->resize.state != RESIZE_STATE_HOLDING));
+    CHECK(serving || !core->examine.roll.is_open);
+    CHECK(core->examine.roll.is_open || !core->examine.has_call);
     const struct request_table *requests = &core->requests;
     uint32_t in_steps = 0, planned = 0;
     for (uint32_t slot = requests->running.first; slot != REQUEST_NONE;

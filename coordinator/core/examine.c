@@ -1,11 +1,7 @@
 #include "examine.h"
 
-#include <string.h>
-
 #include "base/check.h"
 #include "intake.h"
-
-#define NEVER INT64_MAX
 
 static uint32_t pages_max(const struct core_options *options) {
     uint32_t page_cap = core_page_cap(options);
@@ -19,6 +15,7 @@ size_t examine_memory(const struct core_options *options) {
 void examine_init(struct examine *examine, const struct core_options *options,
                   struct arena *memory) {
     *examine = (struct examine){.options = options, .page_max = pages_max(options)};
+    roll_call_init(&examine->roll, options);
     examine->page = arena_alloc(memory, examine->page_max * sizeof *examine->page);
     examine->ref = arena_alloc(memory, examine->page_max * sizeof *examine->ref);
     CHECK(examine->page && examine->ref);
@@ -27,7 +24,8 @@ void examine_init(struct examine *examine, const struct core_options *options,
 static void end(struct examine *examine, struct effect_buf *effects, enum status status,
                 const char *text) {
     if (examine->has_call) effect_buf_end(effects, examine->call, status, text, NULL);
-    examine->has_call = examine->asked = false;
+    examine->has_call = false;
+    roll_call_close(&examine->roll);
 }
 
 /* Which pages; returns how many. */
@@ -63,15 +61,11 @@ void examine_begin(struct examine *examine, const struct radix *radix, const str
         return;
     }
     examine->call = event->examine.call;
-    examine->has_call = examine->asked = true;
-    examine->number++;
-    examine->answered_count = 0;
-    memset(examine->answered, 0, sizeof examine->answered);
-    examine->asked_ns = examine->since_ns = event->now_ns;
+    examine->has_call = true;
     struct control_message *message = effect_buf_message(effects, CONTROL_EXAMINE);
     message->examine = (struct control_examine){
         .generation = roster->generation,
-        .number = examine->number,
+        .number = roll_call_begin(&examine->roll, event->now_ns),
         .page = examine->page,
         .page_count = choose_pages(examine, radix, event),
         .rows = event->examine.rows,
@@ -91,13 +85,12 @@ static void take_report(struct examine *examine, struct effect_buf *effects, uin
 
 bool examine_take(struct examine *examine, struct effect_buf *effects, uint32_t rank,
                   const struct worker_examined *examined) {
-    if (examined->number > examine->number) return false;
-    if (examined->number < examine->number || !examine->asked) return true; /* of one given up */
-    if (examine->answered[rank]) return false;
-    examine->answered[rank] = true;
-    examine->answered_count++;
+    struct roll_call *roll = &examine->roll;
+    if (examined->number > roll->number) return false;
+    if (examined->number < roll->number || !roll->is_open) return true; /* of one given up */
+    if (!roll_call_take(roll, rank, examined->number)) return false;
     if (examine->has_call) take_report(examine, effects, rank, examined);
-    if (examine->answered_count == examine->options->tp) end(examine, effects, STATUS_OK, "");
+    if (!roll->is_open) end(examine, effects, STATUS_OK, "");
     return true;
 }
 
@@ -113,20 +106,4 @@ bool examine_cancel(struct examine *examine, struct effect_buf *effects, struct 
 
 void examine_abandon(struct examine *examine, struct effect_buf *effects, const char *reason) {
     end(examine, effects, STATUS_UNAVAILABLE, reason);
-}
-
-void examine_hold(struct examine *examine, int64_t sent_ns, int64_t now_ns) {
-    if (sent_ns <= examine->asked_ns) examine->since_ns = now_ns;
-}
-
-int64_t examine_due_ns(const struct examine *examine) {
-    if (!examine->asked) return NEVER;
-    return examine->since_ns + examine->options->step_timeout_ms * EVENT_NS_PER_MS;
-}
-
-uint32_t examine_late_rank(const struct examine *examine) {
-    uint32_t rank = 0;
-    while (examine->answered[rank])
-        rank++;
-    return rank;
 }

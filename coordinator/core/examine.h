@@ -15,17 +15,15 @@
 
 #include "effect_buf.h"
 #include "radix.h"
+#include "roll_call.h"
 #include "roster.h"
 
 struct examine {
     const struct core_options *options;
     struct pool_id call;
-    bool asked, has_call;
-    uint32_t number; /* of the last order */
-    bool answered[TP_MAX];
-    uint32_t answered_count;
-    int64_t asked_ns, since_ns; /* the ranks' time counts since */
-    uint32_t *page;             /* [page_max] */
+    bool has_call;         /* somebody waits for the end */
+    struct roll_call roll; /* open: ASKED */
+    uint32_t *page;        /* [page_max] */
     struct page_ref *ref;
     uint32_t page_max;
 };
@@ -48,13 +46,5 @@ bool examine_cancel(struct examine *examine, struct effect_buf *effects, struct 
 
 /* The generation is over. */
 void examine_abandon(struct examine *examine, struct effect_buf *effects, const char *reason);
-
-/* A step is in flight that left at sent_ns: where that was before the order, ranks have not come to
- * it yet, and their time does not count. */
-void examine_hold(struct examine *examine, int64_t sent_ns, int64_t now_ns);
-
-/* When the ranks' answers are overdue; INT64_MAX: none is owed. The rank that owes one. */
-int64_t examine_due_ns(const struct examine *examine);
-uint32_t examine_late_rank(const struct examine *examine);
 
 #endif

@@ -1,12 +1,9 @@
 #include "resize.h"
 
 #include <stdio.h>
-#include <string.h>
 
 #include "base/check.h"
 #include "base/log.h"
-
-#define NEVER INT64_MAX
 
 static uint32_t moves_max(const struct core_options *options) {
     uint32_t page_cap = core_page_cap(options);
@@ -22,6 +19,7 @@ void resize_init(struct resize *resize, const struct resize_parts *parts, struct
         .parts = *parts,
         .move = arena_alloc(memory, moves_max(parts->options) * sizeof *resize->move),
     };
+    roll_call_init(&resize->roll, parts->options);
     CHECK(resize->move != NULL);
 }
 
@@ -51,6 +49,7 @@ static void end(struct resize *resize, enum status status, const char *text) {
     if (resize->has_call) effect_buf_end(resize->parts.effects, resize->call, status, text, NULL);
     resize->has_call = false;
     resize->state = RESIZE_STATE_IDLE;
+    roll_call_close(&resize->roll);
 }
 
 static void finish(struct resize *resize) {
@@ -175,10 +174,7 @@ static enum status check_serving(const struct resize *resize, struct error *err)
 static struct control_message *question(struct resize *resize, enum resize_state state,
                                         enum control_message_type type, int64_t now_ns) {
     resize->state = state;
-    resize->number++;
-    resize->answered_count = 0;
-    memset(resize->answered, 0, sizeof resize->answered);
-    resize->asked_ns = resize->since_ns = now_ns;
+    roll_call_begin(&resize->roll, now_ns);
     return effect_buf_message(resize->parts.effects, type);
 }
 
@@ -186,7 +182,7 @@ static void ask_size(struct resize *resize, int64_t now_ns) {
     struct control_message *message = question(resize, RESIZE_STATE_SIZING, CONTROL_SIZE, now_ns);
     message->size = (struct control_size){
         .generation = resize->parts.roster->generation,
-        .number = resize->number,
+        .number = resize->roll.number,
         .mem_fraction = resize->request.mem_fraction,
     };
     roster_broadcast(resize->parts.roster, resize->parts.effects, message);
@@ -198,7 +194,7 @@ static void ask(struct resize *resize, enum resize_state state, uint32_t page_co
     struct control_message *message = question(resize, state, CONTROL_RESIZE, now_ns);
     message->resize = (struct control_resize){
         .generation = resize->parts.roster->generation,
-        .number = resize->number,
+        .number = resize->roll.number,
         .page_count = page_count,
         .move = resize->move,
         .move_count = move_count,
@@ -324,28 +320,18 @@ static void all_have_answered(struct resize *resize, int64_t now_ns) {
     }
 }
 
-static bool all_answered(const struct resize *resize) {
-    return resize->answered_count == resize->parts.options->tp;
-}
-
-static void count_answer(struct resize *resize, uint32_t rank) {
-    resize->answered[rank] = true;
-    resize->answered_count++;
-}
-
 bool resize_take(struct resize *resize, uint32_t rank, const struct worker_resized *resized,
                  int64_t now_ns) {
     bool owed = resize->state == RESIZE_STATE_ASKED || resize->state == RESIZE_STATE_UNDOING;
-    if (!owed || resized->number != resize->number || resize->answered[rank]) return false;
     /* What was had before can be had again; a rank where it cannot is of no use. */
     if (resized->status != STATUS_OK && resize->state == RESIZE_STATE_UNDOING) return false;
-    count_answer(resize, rank);
+    if (!owed || !roll_call_take(&resize->roll, rank, resized->number)) return false;
     if (resized->status != STATUS_OK) {
         char text[EFFECT_BUF_TEXT_BYTES_MAX];
         snprintf(text, sizeof text, "rank %u: %s", rank, resized->text);
         note_failure(resize, resized->status, text);
     }
-    if (all_answered(resize)) all_have_answered(resize, now_ns);
+    if (!resize->roll.is_open) all_have_answered(resize, now_ns);
     return true;
 }
 
@@ -362,16 +348,14 @@ static void begin_sized(struct resize *resize, int64_t now_ns) {
 bool resize_take_size(struct resize *resize, uint32_t rank, const struct worker_sized *sized,
                       int64_t now_ns) {
     struct roster_memory *memory = &resize->memory;
-    if (resize->state != RESIZE_STATE_SIZING || sized->number != resize->number ||
-        resize->answered[rank])
+    bool first = resize->roll.answered_count == 0;
+    if (resize->state != RESIZE_STATE_SIZING || !roll_call_take(&resize->roll, rank, sized->number))
         return false;
-    bool first = resize->answered_count == 0;
-    count_answer(resize, rank);
     if (first || sized->page_count < memory->page_count)
         *memory = (struct roster_memory){.page_count = sized->page_count,
                                          .rank = rank,
                                          .fraction_needed = sized->fraction_needed};
-    if (all_answered(resize)) begin_sized(resize, now_ns);
+    if (!resize->roll.is_open) begin_sized(resize, now_ns);
     return true;
 }
 
@@ -393,20 +377,4 @@ void resize_abandon(struct resize *resize, const char *reason) {
     resize->progress.pages_now = resize->parts.options->page_count;
     end(resize, STATUS_UNAVAILABLE,
         effect_buf_text(resize->parts.effects, "%s; the old size stands", reason));
-}
-
-void resize_hold(struct resize *resize, int64_t sent_ns, int64_t now_ns) {
-    if (sent_ns <= resize->asked_ns) resize->since_ns = now_ns;
-}
-
-int64_t resize_due_ns(const struct resize *resize) {
-    if (resize->state == RESIZE_STATE_IDLE || resize->state == RESIZE_STATE_HOLDING) return NEVER;
-    return resize->since_ns + resize->parts.options->step_timeout_ms * EVENT_NS_PER_MS;
-}
-
-uint32_t resize_late_rank(const struct resize *resize) {
-    uint32_t rank = 0;
-    while (resize->answered[rank])
-        rank++;
-    return rank;
 }

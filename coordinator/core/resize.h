@@ -32,6 +32,7 @@
 #define ESPALIER_RESIZE_H
 
 #include "effect_buf.h"
+#include "roll_call.h"
 #include "roster.h"
 #include "scheduler.h"
 
@@ -62,11 +63,8 @@ struct resize {
     char found[RESIZE_FOUND_BYTES_MAX]; /* the flag and what it comes to, for refusals */
     struct roster_memory memory;        /* what ranks' memory holds, while SIZING */
     struct resize_progress progress;
-    uint32_t number; /* of the last order or question */
-    bool answered[TP_MAX];
-    uint32_t answered_count;
-    int64_t asked_ns, since_ns; /* the ranks' time counts since */
-    enum status failure;        /* the first rank's that could not */
+    struct roll_call roll; /* open: SIZING, ASKED, UNDOING */
+    enum status failure;   /* the first rank's that could not */
     char failure_text[EFFECT_BUF_TEXT_BYTES_MAX];
     struct page_move *move; /* [RESIZE_MOVES_MAX], at most the pool's pages */
 };
@@ -94,13 +92,5 @@ bool resize_cancel(struct resize *resize, struct pool_id call, enum status reaso
 
 /* The generation is over, no page is in use, workers' sizes differ: the old one stands. */
 void resize_abandon(struct resize *resize, const char *reason);
-
-/* A step is in flight that left at sent_ns: where that was before the order, ranks have not come to
- * it yet, and their time does not count. */
-void resize_hold(struct resize *resize, int64_t sent_ns, int64_t now_ns);
-
-/* When the ranks' answers are overdue; INT64_MAX: none is owed. The rank that owes one. */
-int64_t resize_due_ns(const struct resize *resize);
-uint32_t resize_late_rank(const struct resize *resize);
 
 #endif
