@@ -242,66 +242,61 @@ static void on_job_done(struct core *core, const struct event *event) {
     take_prompt(core, request, &prompt);
 }
 
-static void on_step_result(struct core *core, struct worker_id worker,
-                           const struct step_result *result) {
+/* What is wrong with an answer, and whose that is; NULL: nothing. */
+static const char *take_step_result(struct core *core, uint32_t *rank,
+                                    const struct step_result *result, struct error *err) {
+    struct speculation *speculation = &core->scheduler.speculation;
+    if (commit_take(&core->commit, speculation, *rank, result, rank, err) != STATUS_OK)
+        return err->text;
+    if (!commit_is_complete(&core->commit)) return NULL;
+    if (commit_apply(&core->commit, &core->scheduler, &core->reply_context, &core->effects,
+                     core->now_ns, rank, err) != STATUS_OK)
+        return err->text;
+    return NULL;
+}
+
+static const char *take_resized(struct core *core, uint32_t rank,
+                                const struct worker_message *message) {
+    const struct worker_resized *resized = &message->resized;
+    const char *unasked = "it answers a resize that was not asked for";
+    if (message->type == WORKER_SIZED) {
+        if (!resize_take_size(&core->resize, rank, &message->sized, core->now_ns)) return unasked;
+    } else {
+        bool done = resized->status == STATUS_OK;
+        if (done) roster_note_free(&core->roster, rank, resized->free_bytes);
+        if (!resize_take(&core->resize, rank, resized, core->now_ns))
+            return done ? unasked : resized->text;
+    }
+    if (core->resize.state == RESIZE_STATE_IDLE) /* all ranks hold what it has left */
+        roster_hold_pages(&core->roster, core->options.page_count);
+    return NULL;
+}
+
+/* What a rank says to what all were sent: a plan, an order, a question. Where it cannot be
+ * believed, the generation is over. */
+static void on_answer(struct core *core, struct worker_id worker,
+                      const struct worker_message *message) {
     uint32_t rank;
-    if (!roster_result_rank(&core->roster, &core->effects, worker, result, core->now_ns, &rank))
+    if (!roster_answer_rank(&core->roster, &core->effects, worker, message, core->now_ns, &rank))
         return;
     struct error err;
-    struct speculation *speculation = &core->scheduler.speculation;
-    if (commit_take(&core->commit, speculation, rank, result, &rank, &err) != STATUS_OK) {
-        roster_fail(&core->roster, &core->effects, rank, err.text, core->now_ns);
-        return;
-    }
-    if (!commit_is_complete(&core->commit)) return;
-    if (commit_apply(&core->commit, &core->scheduler, &core->reply_context, &core->effects,
-                     core->now_ns, &rank, &err) != STATUS_OK)
-        roster_fail(&core->roster, &core->effects, rank, err.text, core->now_ns);
-}
-
-/* What a rank says of a resize. */
-static void on_answer(struct core *core, const struct event *event) {
-    const struct worker_message *message = event->worker.message;
-    bool sized = message->type == WORKER_SIZED;
-    uint64_t generation = sized ? message->sized.generation : message->resized.generation;
-    uint32_t rank;
-    if (!roster_answer_rank(&core->roster, &core->effects, event->worker.worker, generation,
-                            core->now_ns, &rank))
-        return;
-    if (!sized && message->resized.status == STATUS_OK)
-        roster_note_free(&core->roster, rank, message->resized.free_bytes);
-    if (sized ? resize_take_size(&core->resize, rank, &message->sized, core->now_ns)
-              : resize_take(&core->resize, rank, &message->resized, core->now_ns)) {
-        if (core->resize.state == RESIZE_STATE_IDLE)
-            roster_hold_pages(&core->roster, core->options.page_count);
-        return;
-    }
-    const char *text = sized || message->resized.status == STATUS_OK
-                           ? "it answers a resize that was not asked for"
-                           : message->resized.text;
-    roster_fail(&core->roster, &core->effects, rank, text, core->now_ns);
-}
-
-static void on_examined(struct core *core, struct worker_id worker,
-                        const struct worker_examined *examined) {
-    uint32_t rank;
-    if (!roster_examined_rank(&core->roster, &core->effects, worker, examined, core->now_ns,
-                              &rank) ||
-        examine_take(&core->examine, &core->effects, rank, examined))
-        return;
-    roster_fail(&core->roster, &core->effects, rank,
-                "it answers an examination that was not asked for", core->now_ns);
+    const char *objection = NULL;
+    if (message->type == WORKER_STEP_RESULT)
+        objection = take_step_result(core, &rank, &message->step_result, &err);
+    else if (message->type != WORKER_EXAMINED)
+        objection = take_resized(core, rank, message);
+    else if (!examine_take(&core->examine, &core->effects, rank, &message->examined))
+        objection = "it answers an examination that was not asked for";
+    if (objection) roster_fail(&core->roster, &core->effects, rank, objection, core->now_ns);
 }
 
 static void on_worker_message(struct core *core, const struct event *event) {
     const struct worker_message *message = event->worker.message;
     switch (message->type) {
     case WORKER_STEP_RESULT:
-        on_step_result(core, event->worker.worker, &message->step_result);
-        return;
     case WORKER_RESIZED:
-    case WORKER_SIZED: on_answer(core, event); return;
-    case WORKER_EXAMINED: on_examined(core, event->worker.worker, &message->examined); return;
+    case WORKER_SIZED:
+    case WORKER_EXAMINED: on_answer(core, event->worker.worker, message); return;
     default:
         roster_message(&core->roster, &core->effects, event->worker.worker, message, core->now_ns);
     }

@@ -126,7 +126,7 @@ void roster_message(struct roster *roster, struct effect_buf *effects, struct wo
     case WORKER_STEP_RESULT:
     case WORKER_RESIZED:
     case WORKER_SIZED:
-    case WORKER_EXAMINED: break; /* roster_result_rank's and its likes' */
+    case WORKER_EXAMINED: break; /* roster_answer_rank's */
     }
 }
 
@@ -439,46 +439,44 @@ static void breach(struct roster *roster, struct effect_buf *effects, uint32_t r
     end_generation(roster, effects, now_ns);
 }
 
-/* The rank that sends word of the generation under way, of which all are members. */
-static bool member_rank(struct roster *roster, struct effect_buf *effects, struct worker_id worker,
-                        uint64_t generation, const char *what, int64_t now_ns, uint32_t *rank_out) {
+/* What is only said by members of a group that serves, and of which generation. */
+struct answer {
+    uint64_t generation;
+    const char *what;
+};
+
+static struct answer answer_of(const struct worker_message *message) {
+    switch (message->type) {
+    case WORKER_STEP_RESULT:
+        return (struct answer){message->step_result.generation, "a step result"};
+    case WORKER_RESIZED:
+        return (struct answer){message->resized.generation, "an answer to a resize"};
+    case WORKER_SIZED: return (struct answer){message->sized.generation, "an answer to a resize"};
+    default: CHECK(message->type == WORKER_EXAMINED);
+    }
+    return (struct answer){message->examined.generation, "an answer to an examination"};
+}
+
+bool roster_answer_rank(struct roster *roster, struct effect_buf *effects, struct worker_id worker,
+                        const struct worker_message *message, int64_t now_ns, uint32_t *rank_out) {
+    struct answer answer = answer_of(message);
     uint32_t rank = rank_of(roster, worker);
     if (roster->group == ROSTER_GONE || rank == NO_RANK) {
         roster->ignored++;
         return false;
     }
-    roster->seat[rank].heard_ns = now_ns;
-    if (!is_current(roster, effects, rank, generation, now_ns)) return false;
+    struct roster_seat *seat = &roster->seat[rank];
+    seat->heard_ns = now_ns;
+    if (!is_current(roster, effects, rank, answer.generation, now_ns)) return false;
     if (roster->group != ROSTER_SERVING) {
-        breach(roster, effects, rank, what, now_ns);
+        breach(roster, effects, rank, answer.what, now_ns);
         return false;
     }
     *rank_out = rank;
-    return true;
-}
-
-bool roster_result_rank(struct roster *roster, struct effect_buf *effects, struct worker_id worker,
-                        const struct step_result *result, int64_t now_ns, uint32_t *rank_out) {
-    if (!member_rank(roster, effects, worker, result->generation, "a step result", now_ns,
-                     rank_out))
-        return false;
-    struct roster_seat *seat = &roster->seat[*rank_out];
-    if (result->step > seat->step) seat->step = result->step;
+    if (message->type != WORKER_STEP_RESULT) return true;
+    if (message->step_result.step > seat->step) seat->step = message->step_result.step;
     seat->progress_ns = now_ns;
     return true;
-}
-
-bool roster_answer_rank(struct roster *roster, struct effect_buf *effects, struct worker_id worker,
-                        uint64_t generation, int64_t now_ns, uint32_t *rank_out) {
-    return member_rank(roster, effects, worker, generation, "an answer to a resize", now_ns,
-                       rank_out);
-}
-
-bool roster_examined_rank(struct roster *roster, struct effect_buf *effects,
-                          struct worker_id worker, const struct worker_examined *examined,
-                          int64_t now_ns, uint32_t *rank_out) {
-    return member_rank(roster, effects, worker, examined->generation, "an answer to an examination",
-                       now_ns, rank_out);
 }
 
 void roster_lost(struct roster *roster, struct effect_buf *effects, struct worker_id worker,

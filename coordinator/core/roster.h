@@ -102,22 +102,14 @@ uint32_t roster_draft_len(const struct roster *roster);
 
 void roster_init(struct roster *roster, const struct core_options *options);
 
-/* Any message but a step result and the answers to orders, which have functions of their own. */
+/* Any message but a step result and the answers to orders, which roster_answer_rank is for. */
 void roster_message(struct roster *roster, struct effect_buf *effects, struct worker_id worker,
                     const struct worker_message *message, int64_t now_ns);
 
-/* The sender of a step result of the current generation. False: to be ignored, or a breach. */
-bool roster_result_rank(struct roster *roster, struct effect_buf *effects, struct worker_id worker,
-                        const struct step_result *result, int64_t now_ns, uint32_t *rank_out);
-
-/* Likewise of an answer to a resize: RESIZED, SIZED. */
+/* The sender of a step result, or of an answer to what all ranks of the generation that serves were
+ * asked. False: to be ignored, or a breach. */
 bool roster_answer_rank(struct roster *roster, struct effect_buf *effects, struct worker_id worker,
-                        uint64_t generation, int64_t now_ns, uint32_t *rank_out);
-
-/* And of an answer to an examination. */
-bool roster_examined_rank(struct roster *roster, struct effect_buf *effects,
-                          struct worker_id worker, const struct worker_examined *examined,
-                          int64_t now_ns, uint32_t *rank_out);
+                        const struct worker_message *message, int64_t now_ns, uint32_t *rank_out);
 
 /* The worker's process or connection is gone. */
 void roster_lost(struct roster *roster, struct effect_buf *effects, struct worker_id worker,

@@ -146,13 +146,17 @@ static void expect_unmoved(const struct roster *before, const struct roster *aft
         sim_cluster_fail(sim_cluster_now(), "a message of an old generation is acted on");
 }
 
-static bool is_stale(const struct roster *roster, const struct worker_message *message) {
+/* The generation that a message names; UINT64_MAX where it is of none. */
+static uint64_t generation_of(const struct worker_message *message) {
     switch (message->type) {
-    case WORKER_GROUP_KEY: return message->group_key.generation < roster->generation;
-    case WORKER_JOINED: return message->joined.generation < roster->generation;
-    case WORKER_FAULT:
-        return !message->fault.fatal && message->fault.generation < roster->generation;
-    default: return false;
+    case WORKER_GROUP_KEY: return message->group_key.generation;
+    case WORKER_JOINED: return message->joined.generation;
+    case WORKER_FAULT: return message->fault.fatal ? UINT64_MAX : message->fault.generation;
+    case WORKER_STEP_RESULT: return message->step_result.generation;
+    case WORKER_RESIZED: return message->resized.generation;
+    case WORKER_SIZED: return message->sized.generation;
+    case WORKER_EXAMINED: return message->examined.generation;
+    default: return UINT64_MAX;
     }
 }
 
@@ -167,42 +171,26 @@ void __wrap_roster_message(struct roster *roster, struct effect_buf *effects,
                            int64_t now_ns) {
     struct roster before = *roster;
     __real_roster_message(roster, effects, worker, message, now_ns);
-    if (is_stale(&before, message)) expect_unmoved(&before, roster);
+    if (generation_of(message) < before.generation) expect_unmoved(&before, roster);
     look(roster);
-}
-
-bool __real_roster_result_rank(struct roster *roster, struct effect_buf *effects,
-                               struct worker_id worker, const struct step_result *result,
-                               int64_t now_ns, uint32_t *rank_out);
-bool __wrap_roster_result_rank(struct roster *roster, struct effect_buf *effects,
-                               struct worker_id worker, const struct step_result *result,
-                               int64_t now_ns, uint32_t *rank_out);
-bool __wrap_roster_result_rank(struct roster *roster, struct effect_buf *effects,
-                               struct worker_id worker, const struct step_result *result,
-                               int64_t now_ns, uint32_t *rank_out) {
-    struct roster before = *roster;
-    bool taken = __real_roster_result_rank(roster, effects, worker, result, now_ns, rank_out);
-    if (result->generation < before.generation) {
-        expect_unmoved(&before, roster);
-        if (taken && sim_cluster_now())
-            sim_cluster_fail(sim_cluster_now(), "a result of an old generation is taken");
-    }
-    look(roster);
-    return taken;
 }
 
 bool __real_roster_answer_rank(struct roster *roster, struct effect_buf *effects,
-                               struct worker_id worker, uint64_t generation, int64_t now_ns,
-                               uint32_t *rank_out);
+                               struct worker_id worker, const struct worker_message *message,
+                               int64_t now_ns, uint32_t *rank_out);
 bool __wrap_roster_answer_rank(struct roster *roster, struct effect_buf *effects,
-                               struct worker_id worker, uint64_t generation, int64_t now_ns,
-                               uint32_t *rank_out);
+                               struct worker_id worker, const struct worker_message *message,
+                               int64_t now_ns, uint32_t *rank_out);
 bool __wrap_roster_answer_rank(struct roster *roster, struct effect_buf *effects,
-                               struct worker_id worker, uint64_t generation, int64_t now_ns,
-                               uint32_t *rank_out) {
+                               struct worker_id worker, const struct worker_message *message,
+                               int64_t now_ns, uint32_t *rank_out) {
     struct roster before = *roster;
-    bool taken = __real_roster_answer_rank(roster, effects, worker, generation, now_ns, rank_out);
-    if (generation < before.generation) expect_unmoved(&before, roster);
+    bool taken = __real_roster_answer_rank(roster, effects, worker, message, now_ns, rank_out);
+    if (generation_of(message) < before.generation) {
+        expect_unmoved(&before, roster);
+        if (taken && sim_cluster_now())
+            sim_cluster_fail(sim_cluster_now(), "an answer of an old generation is taken");
+    }
     look(roster);
     return taken;
 }
