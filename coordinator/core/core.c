@@ -8,7 +8,6 @@
 
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "base/check.h"
 #include "base/log.h"
@@ -17,14 +16,14 @@
 #include "effect_buf.h"
 #include "examine.h"
 #include "intake.h"
+#include "overview.h"
 #include "reply.h"
 #include "request.h"
 #include "resize.h"
 #include "roster.h"
 #include "scheduler.h"
 
-#define NEVER             INT64_MAX
-#define TROUBLE_BYTES_MAX 160u
+#define NEVER INT64_MAX
 
 struct core {
     struct arena memory; /* everything below that is an array lies in it */
@@ -37,10 +36,7 @@ struct core {
     struct examine examine;
     struct reply_context reply_context;
     struct effect_buf effects;
-    struct rank_status rank_status[TP_MAX];
-    char trouble[TP_MAX][TROUBLE_BYTES_MAX];
-    char trouble_line[TROUBLE_BYTES_MAX + 16]; /* the first of them, with its rank */
-    char test_line[TROUBLE_BYTES_MAX];         /* the first rank in a self-test, and where */
+    struct overview overview;
     int64_t now_ns, start_ns; /* of the last event, and of the first; 0: none yet */
     int64_t timer_ns;         /* a tick will come by then; NEVER: none asked for */
     uint64_t step;            /* of this generation */
@@ -90,6 +86,13 @@ enum status core_create(const struct core_options *options, struct core **core_o
                                        .effects = &core->effects},
                 &core->memory);
     examine_init(&core->examine, &core->options, &core->memory);
+    overview_init(&core->overview, &(struct overview_parts){.options = &core->options,
+                                                            .roster = &core->roster,
+                                                            .requests = &core->requests,
+                                                            .scheduler = &core->scheduler,
+                                                            .commit = &core->commit,
+                                                            .draining = &core->draining,
+                                                            .start_ns = &core->start_ns});
     effect_buf_init(&core->effects, options, &core->memory);
     *core_out = core;
     return STATUS_OK;
@@ -398,20 +401,6 @@ static void follow_roster(struct core *core) {
     core->step = 0;
 }
 
-/* The step in flight as the roster sees it. */
-static const struct roster_step *step_in_flight(const struct core *core,
-                                                struct roster_step *step_out) {
-    const struct commit_step *first = commit_first(&core->commit);
-    if (!first) return NULL;
-    int64_t applied_ns = core->commit.applied_ns; /* ranks began with it no earlier */
-    *step_out = (struct roster_step){
-        .sent_ns = first->sent_ns > applied_ns ? first->sent_ns : applied_ns,
-        .reported = first->reported,
-        .expected_ns = scheduler_expects_ns(&core->scheduler, &first->plan->plan),
-    };
-    return step_out;
-}
-
 static void check_roll(struct core *core, struct roll_call *roll, const char *text) {
     const struct commit_step *first = commit_first(&core->commit);
     if (first) roll_call_hold(roll, first->sent_ns, core->now_ns);
@@ -424,7 +413,7 @@ static void check_time(struct core *core) {
     if (core->exited) return;
     if (core->timer_ns <= core->now_ns) core->timer_ns = NEVER;
     struct roster_step step;
-    roster_tick(&core->roster, &core->effects, step_in_flight(core, &step), core->now_ns);
+    roster_tick(&core->roster, &core->effects, overview_step(&core->overview, &step), core->now_ns);
     follow_roster(core);
     if (core->exited) return;
     check_roll(core, &core->resize.roll, "it does not answer the order to resize (--step-timeout)");
@@ -576,7 +565,7 @@ static void advance(struct core *core) {
 static void arm_timer(struct core *core) {
     if (core->exited) return;
     struct roster_step step;
-    int64_t due_ns = roster_due_ns(&core->roster, step_in_flight(core, &step));
+    int64_t due_ns = roster_due_ns(&core->roster, overview_step(&core->overview, &step));
     if (core->drain_deadline_ns < due_ns) due_ns = core->drain_deadline_ns;
     if (queue_due_ns(core) < due_ns) due_ns = queue_due_ns(core);
     int64_t resize_ns = roll_call_due_ns(&core->resize.roll);
@@ -588,159 +577,20 @@ static void arm_timer(struct core *core) {
     effect_buf_timer(&core->effects, due_ns);
 }
 
-static uint64_t age(int64_t since_ns, int64_t now_ns) {
-    return now_ns > since_ns ? (uint64_t)(now_ns - since_ns) : 0;
-}
-
-static void describe_self_test(struct core *core, uint32_t rank) {
-    const struct roster_seat *seat = &core->roster.seat[rank];
-    bool tests = seat->state == RANK_LOADING || seat->state == RANK_LOADED;
-    if (!tests || seat->self_test == SELF_TEST_NONE || core->test_line[0] != '\0') return;
-    snprintf(core->test_line, sizeof core->test_line, "rank %u: self-test: %s, %u %%", rank,
-             self_test_name(seat->self_test), seat->self_test_percent);
-}
-
-/* What is wrong with each rank, and with the first of them. */
-static void look_at_ranks(struct core *core, int64_t now_ns) {
-    struct roster_step in_flight;
-    const struct roster_step *step = step_in_flight(core, &in_flight);
-    core->trouble_line[0] = core->test_line[0] = '\0';
-    for (uint32_t rank = 0; rank < core->options.tp; rank++) {
-        char *trouble = core->trouble[rank];
-        roster_find_trouble(&core->roster, step, rank, now_ns, trouble, TROUBLE_BYTES_MAX);
-        if (trouble[0] != '\0' && core->trouble_line[0] == '\0')
-            snprintf(core->trouble_line, sizeof core->trouble_line, "rank %u: %s", rank, trouble);
-        describe_self_test(core, rank);
-    }
-}
-
-static struct rank_status rank_status(const struct roster_seat *seat, uint32_t rank,
-                                      int64_t now_ns) {
-    bool there = seat->worker.value != 0;
-    return (struct rank_status){
-        .rank = rank,
-        .state = seat->state,
-        .pid = seat->pid,
-        .load_bytes = seat->load_bytes,
-        .load_bytes_total = seat->load_bytes_total,
-        .load_ns = seat->state == RANK_LOADING ? age(seat->hello_ns, now_ns) : seat->load_ns,
-        .heartbeat_age_ns = there ? age(seat->heard_ns, now_ns) : 0,
-        .step = seat->step,
-        .probe = seat->probe,
-        .collective_ns = seat->collective_ns,
-        .self_test = there ? seat->self_test : SELF_TEST_NONE,
-        .self_test_percent = seat->self_test_percent,
-    };
-}
-
-/* Why calls are not served; empty where they are. */
-static const char *find_reason(const struct core *core) {
-    if (core->roster.reason[0] != '\0')
-        return core->test_line[0] != '\0' ? core->test_line : core->roster.reason;
-    return core->draining ? "draining" : core->trouble_line;
-}
-
 uint64_t core_free_bytes(const struct core *core) {
     return roster_free_bytes(&core->roster);
 }
 
-/* What a request may have: a short pool is the limit that clients are told. */
-static uint32_t request_tok_max(const struct core_options *options) {
-    uint64_t pool_tok = (uint64_t)options->page_count * options->page_tok;
-    return pool_tok < options->context_len ? (uint32_t)pool_tok : options->context_len;
-}
-
 struct snapshot core_snapshot(struct core *core, int64_t now_ns) {
-    const struct core_options *options = &core->options;
-    look_at_ranks(core, now_ns);
-    for (uint32_t rank = 0; rank < options->tp; rank++) {
-        core->rank_status[rank] = rank_status(&core->roster.seat[rank], rank, now_ns);
-        core->rank_status[rank].trouble = core->trouble[rank];
-    }
-    return (struct snapshot){
-        .boot_id = options->boot_id,
-        .generation = core->roster.generation,
-        .ready = roster_is_serving(&core->roster) && !core->draining,
-        .draining = core->draining,
-        .has_served = core->roster.has_served,
-        .reason = find_reason(core),
-        .model = options->spec->model_type,
-        .tp = options->tp,
-        .context_len = request_tok_max(options),
-        .page_tok = options->page_tok,
-        .pages_total = options->page_count,
-        .pages_free = core->scheduler.pages.pool.free_count,
-        .pages_cached = core->scheduler.pages.pool.cached_count,
-        .pages_promised = scheduler_pages_promised(&core->scheduler),
-        .tokens_unused = scheduler_tokens_unused(&core->scheduler),
-        .max_running_requests = options->max_running_requests,
-        .requests_running = core->requests.running.count,
-        .requests_waiting = request_queue_count(&core->requests) + core->requests.retracted_count,
-        .requests_finished = core->requests.totals.finished,
-        .tokens_prompt = core->requests.totals.tokens_prompt,
-        .tokens_generated = core->requests.totals.tokens_generated,
-        .tokens_cached = core->requests.totals.tokens_cached,
-        .tokens_looked_up = core->requests.totals.tokens_looked_up,
-        .tokens_recomputed = core->requests.totals.tokens_recomputed,
-        .evictions = core->scheduler.pages.radix.evictions,
-        .retractions = core->requests.totals.retractions,
-        .speculation = speculation_reason(&core->scheduler.speculation),
-        .speculated = core->scheduler.speculation.counts,
-        .steps = core->commit.steps,
-        .step_ns_last = core->commit.step_ns_last,
-        .step_ns = core->commit.step_times.sum_ns,
-        .compute_ns = core->commit.compute_ns,
-        .idle_ns = core->commit.idle_ns,
-        .uptime_ns = core->start_ns == 0 ? 0 : age(core->start_ns, now_ns),
-        .rank = core->rank_status,
-        .rank_count = options->tp,
-        .model_fingerprint = options->model_fingerprint,
-        .context_promised = options->context_len,
-        .kv_dtype = options->kv_dtype,
-        .activation_dtype = options->activation_dtype,
-    };
-}
-
-/* The N of "rank/N", or UINT32_MAX where the name is not of that form. */
-static uint32_t parse_rank(const char *service) {
-    static const char prefix[] = "rank/";
-    if (strncmp(service, prefix, sizeof prefix - 1) != 0) return UINT32_MAX;
-    const char *digit = service + sizeof prefix - 1;
-    if (digit[0] < '0' || digit[0] > '9' || digit[1] != '\0') return UINT32_MAX;
-    return (uint32_t)(digit[0] - '0');
+    return overview_snapshot(&core->overview, now_ns);
 }
 
 struct health_reply core_health(struct core *core, const char *service, int64_t now_ns) {
-    static const char *const rank_reason[] = {
-        [RANK_ABSENT] = "no worker has come for this rank",
-        [RANK_LOADING] = "it loads its weights",
-        [RANK_LOADED] = "it waits for its group",
-        [RANK_READY] = "",
-        [RANK_LOST] = "its worker is lost",
-    };
-    const char *reason;
-    uint32_t rank = parse_rank(service);
-    look_at_ranks(core, now_ns);
-    if (service[0] == '\0' || strcmp(service, "engine") == 0) {
-        reason = find_reason(core);
-    } else if (rank < core->options.tp) {
-        reason = rank_reason[core->roster.seat[rank].state];
-        if (reason[0] == '\0') reason = core->trouble[rank];
-    } else {
-        return (struct health_reply){
-            .health = HEALTH_SERVICE_UNKNOWN,
-            .reason = "accepted: \"\", \"engine\", \"rank/N\" with N below --tp",
-        };
-    }
-    return (struct health_reply){
-        .health = reason[0] == '\0' ? HEALTH_SERVING : HEALTH_NOT_SERVING,
-        .reason = reason,
-    };
+    return overview_health(&core->overview, service, now_ns);
 }
 
 bool core_in_trouble(struct core *core, int64_t now_ns) {
-    look_at_ranks(core, now_ns);
-    return core->trouble_line[0] != '\0';
+    return overview_in_trouble(&core->overview, now_ns);
 }
 
 struct core_capacity core_capacity(const struct core *core) {
