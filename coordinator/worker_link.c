@@ -15,6 +15,7 @@
 
 #define QUEUE_MESSAGES 256
 #define REAP_CHECK_MS  500u
+#define LAST_WORDS_MS  50u /* what an ended process sent may still be on its way */
 #define LEAVE_NS       (2 * NS_PER_S)
 
 struct connection {
@@ -25,15 +26,16 @@ struct connection {
     uint32_t rank;
     uint64_t pid, process_start;
     struct process_watch *watch; /* NULL: the process cannot be watched from here */
+    bool ended;                  /* its process; lost once its last words must have come */
     bool leaving;                /* dropped; kept to see its process end */
-    int64_t leave_by_ns;
+    int64_t lose_at_ns, leave_by_ns;
 };
 
 struct worker_link {
     struct chan *chan;
     struct worker_link_handlers handlers;
     uv_loop_t *loop;
-    uv_timer_t reaper;
+    uv_timer_t reaper, last_words;
     struct connection connection[WORKER_LINK_CONNECTIONS_MAX];
     uint32_t last_id;
     struct arena decode_arena, encode_arena, header_arena;
@@ -41,7 +43,7 @@ struct worker_link {
     void (*closed)(void *user);
     void *closed_user;
     bool ending; /* nobody is let in any more */
-    int closing; /* what is still to close: the timer, the channel */
+    int closing; /* what is still to close: timers, the channel */
     /* Of lines that a peer can cause at will. */
     struct log_limit refused_lines, ended_lines, unwatched_lines, turned_away_lines,
         unreachable_lines;
@@ -118,11 +120,37 @@ static void lose(struct connection *connection) {
     if (!leaving) link->handlers.on_lost(link->handlers.user, worker);
 }
 
+/* Runs only while somebody has ended and is not lost yet. */
+static void lose_ended(uv_timer_t *timer) {
+    struct worker_link *link = timer->data;
+    int64_t now_ns = clock_now_ns();
+    bool more = false;
+    for (uint32_t i = 0; i < WORKER_LINK_CONNECTIONS_MAX; i++) {
+        struct connection *connection = &link->connection[i];
+        if (!connection->ended) continue;
+        if (now_ns >= connection->lose_at_ns)
+            lose(connection);
+        else
+            more = true;
+    }
+    if (more) uv_timer_start(timer, lose_ended, LAST_WORDS_MS, 0);
+}
+
+/* The kernel tells of a death sooner than the process's last message is read, and the message says
+ * why. */
 static void on_process_death(void *user) {
     struct connection *connection = user;
-    log_limited(&connection->link->ended_lines, clock_now_ns(), LOG_LEVEL_INFO,
-                "worker_process_ended", "pid=%" PRIu64, connection->pid);
-    lose(connection);
+    struct worker_link *link = connection->link;
+    int64_t now_ns = clock_now_ns();
+    log_limited(&link->ended_lines, now_ns, LOG_LEVEL_INFO, "worker_process_ended", "pid=%" PRIu64,
+                connection->pid);
+    process_watch_close(&connection->watch);
+    connection->ended = true;
+    connection->lose_at_ns = now_ns + LAST_WORDS_MS * NS_PER_MS;
+    if (connection->leaving)
+        lose(connection);
+    else if (!uv_is_active((uv_handle_t *)&link->last_words))
+        uv_timer_start(&link->last_words, lose_ended, LAST_WORDS_MS, 0);
 }
 
 static void watch_process(struct connection *connection) {
@@ -192,7 +220,8 @@ enum status worker_link_open(uv_loop_t *loop, void *zmq_context, const struct ch
     const struct header note = {.version = WIRE_VERSION, .kind = FRAME_NOTE};
     link->note_header = codec_encode_header(&note, &link->header_arena);
     uv_timer_init(loop, &link->reaper);
-    link->reaper.data = link;
+    uv_timer_init(loop, &link->last_words);
+    link->reaper.data = link->last_words.data = link;
     *link_out = link;
     return STATUS_OK;
 }
@@ -225,10 +254,11 @@ void worker_link_close(struct worker_link **link, void (*closed)(void *user), vo
     *link = NULL;
     own->closed = closed;
     own->closed_user = user;
-    own->closing = 2;
+    own->closing = 3;
     for (uint32_t i = 0; i < WORKER_LINK_CONNECTIONS_MAX; i++)
         if (own->connection[i].id != 0) forget(&own->connection[i]);
     uv_close((uv_handle_t *)&own->reaper, timer_closed);
+    uv_close((uv_handle_t *)&own->last_words, timer_closed);
     chan_close(&own->chan, chan_closed, own);
 }
 

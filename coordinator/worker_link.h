@@ -2,7 +2,7 @@
  *
  *     routing id ──HELLO──▶ worker_id ──▶ messages ──▶ core
  *                               ▲
- *            pidfd: the process has ended ──▶ lost
+ *            pidfd: the process has ended ──▶ lost, behind its last words
  *
  * A connection is a process: one that says HELLO gets a worker_id of its own, never used again.
  * Frames are decoded and validated here, so the core may believe what it is given. A process on

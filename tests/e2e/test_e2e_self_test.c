@@ -111,9 +111,10 @@ static void a_rank_that_fails_a_rung_ends(void **state) {
             !strstr(line, rungs[i].words))
             fail_msg("%s: exit code %d, %d errors, the last: %s", rungs[i].fault, exit_code, count,
                      line);
-        /* Its last words, or its end where that is seen first. */
-        processes_wait_for(group.coordinator_log,
-                           rungs[i].of_all ? "reason=\"rank " : "reason=\"rank 1");
+        processes_wait_for(group.coordinator_log, "reason=\"rank ");
+        if (!rungs[i].of_all && count_lines(group.coordinator_log, "reason=\"rank 1",
+                                            rungs[i].words, line, sizeof line) == 0)
+            fail_msg("%s: the coordinator does not know why", rungs[i].fault);
         if (!rungs[i].of_all)
             processes_wait_for(group.coordinator_log, "event=worker_loaded rank=0");
         assert_int_equal(
