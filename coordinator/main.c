@@ -55,7 +55,7 @@ static enum status run(struct coordinator_config *config, const char *boot_id, i
                        struct error *err) {
     struct checkpoint checkpoint;
     enum status status = checkpoint_open(config->model_path, config->tp, &checkpoint, err);
-    if (status != STATUS_OK) return error_wrap(err, status, "--model-path");
+    if (status != STATUS_OK) return status;
     struct vocab *vocab = NULL;
     status = coordinator_config_resolve(config, &checkpoint, err);
     if (status == STATUS_OK) status = load_vocab(config->model_path, &vocab, err);

@@ -5,9 +5,11 @@
 enum status checkpoint_open(const char *directory, uint32_t tp, struct checkpoint *checkpoint_out,
                             struct error *err) {
     enum status status = model_spec_load(directory, &checkpoint_out->spec, err);
-    if (status == STATUS_OK) status = model_spec_check_tp(&checkpoint_out->spec, tp, err);
-    if (status == STATUS_OK) status = safetensors_open(directory, &checkpoint_out->tensors, err);
+    if (status != STATUS_OK) return error_wrap(err, status, "--model-path");
+    status = model_spec_check_tp(&checkpoint_out->spec, tp, err);
     if (status != STATUS_OK) return status;
+    status = safetensors_open(directory, &checkpoint_out->tensors, err);
+    if (status != STATUS_OK) return error_wrap(err, status, "--model-path");
     checkpoint_out->fingerprint = hash_chain(model_spec_fingerprint(&checkpoint_out->spec),
                                              safetensors_fingerprint(checkpoint_out->tensors));
     return STATUS_OK;

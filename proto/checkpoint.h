@@ -15,7 +15,7 @@ struct checkpoint {
 };
 
 /* Reads config.json and all headers, and checks that tp ranks can share the model. Errors are
- * those of model_spec_load, model_spec_check_tp and safetensors_open. */
+ * those of model_spec_load, model_spec_check_tp and safetensors_open, with the flag's name. */
 enum status checkpoint_open(const char *directory, uint32_t tp, struct checkpoint *checkpoint_out,
                             struct error *err) MUST_USE;
 void checkpoint_close(struct checkpoint *checkpoint);

@@ -421,16 +421,17 @@ enum status model_spec_check_tp(const struct model_spec *spec, uint32_t tp, stru
         {"moe_intermediate_size", spec->expert_width, int4 ? INT4_INPUTS : 1},
     };
     if (tp == 0 || tp > TP_MAX || SUM_SEGMENTS % tp != 0)
-        return error_set(err, STATUS_INVALID_ARGUMENT, "tp: found %u, accepted 1, 2, 4 or 8", tp);
+        return error_set(err, STATUS_INVALID_ARGUMENT, "--tp: found %u, accepted 1, 2, 4 or 8", tp);
     for (size_t i = 0; i < sizeof split / sizeof *split; i++) {
         if (split[i].size % (tp * split[i].unit) == 0) continue;
         char sizes[32] = "1";
         for (uint32_t fits = 2; fits < tp && split[i].size % (fits * split[i].unit) == 0; fits *= 2)
             snprintf(sizes + strlen(sizes), sizeof sizes - strlen(sizes), ", %u", fits);
-        return error_set(err, STATUS_INVALID_ARGUMENT,
-                         "tp: found %u, which does not divide the model's %s of %u%s; accepted %s",
-                         tp, split[i].name, split[i].size,
-                         split[i].unit > 1 ? " into whole groups of 32" : "", sizes);
+        return error_set(
+            err, STATUS_INVALID_ARGUMENT,
+            "--tp: found %u, which does not divide the model's %s of %u%s; accepted %s", tp,
+            split[i].name, split[i].size, split[i].unit > 1 ? " into whole groups of 32" : "",
+            sizes);
     }
     return STATUS_OK;
 }

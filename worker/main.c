@@ -34,10 +34,7 @@ int main(int argc, char **argv) {
     if (status == STATUS_OK) status = numa_bind(&config.numa, &err);
     if (status != STATUS_OK) return options_refuse("espalier-worker", EXIT_CODE_CONFIG, &err);
     status = checkpoint_open(config.model_path, config.tp, &checkpoint, &err);
-    if (status != STATUS_OK) {
-        error_wrap(&err, status, "--model-path");
-        return options_refuse("espalier-worker", exit_code_of(status), &err);
-    }
+    if (status != STATUS_OK) return options_refuse("espalier-worker", exit_code_of(status), &err);
     const char *path = config.draft_model_path;
     if (path) status = checkpoint_open_drafter(path, &checkpoint.spec, config.tp, &drafter, &err);
     if (status == STATUS_OK)

@@ -476,9 +476,9 @@ static void test_check_tp(void **state) {
     } cases[] = {
         {"", 8, NULL},
         {"", 1, NULL},
-        {"", 0, "tp: found 0, accepted 1, 2, 4 or 8"},
-        {"", 3, "tp: found 3, accepted 1, 2, 4 or 8"},
-        {"", 16, "tp: found 16, accepted 1, 2, 4 or 8"},
+        {"", 0, "--tp: found 0, accepted 1, 2, 4 or 8"},
+        {"", 3, "--tp: found 3, accepted 1, 2, 4 or 8"},
+        {"", 16, "--tp: found 16, accepted 1, 2, 4 or 8"},
         {"text_config/num_attention_heads=4;text_config/num_key_value_heads=4", 8,
          "num_attention_heads of 4; accepted 1, 2, 4"},
         {"text_config/vocab_size=163841", 2, "vocab_size of 163841; accepted 1"},
