@@ -89,6 +89,7 @@ int cmd_verify(int argc, char *const *argv) {
         error_wrap(&err, err.code, "--thresholds");
         return options_refuse(PROGRAM_NAME, EXIT_CODE_CONFIG, &err);
     }
+    verify.options.tokens_must_be_there = table[2].given != NULL;
     bool has_logs = verify.options.log_dir || !session.endpoint;
     if (has_logs && run_dir_choose(session.run_dir, &dir, &err) != STATUS_OK)
         return options_refuse(PROGRAM_NAME, EXIT_CODE_USAGE, &err);

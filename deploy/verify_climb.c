@@ -323,7 +323,12 @@ static void compare(struct climb *climb, const struct verify_tokens_of *of,
     while (same < right.count && same < reply->token_count &&
            right.token[same] == reply->token[same])
         same++;
-    if (right.count == 0)
+    if (right.count == 0 && climb->options->tokens_must_be_there)
+        conclude(climb, VERIFY_TOKENS, VERIFY_FAILED,
+                 "--tokens: %s: found nothing recorded for this model and its number formats, "
+                 "accepted: a file of --record",
+                 climb->options->tokens_path);
+    else if (right.count == 0)
         conclude(climb, VERIFY_TOKENS, VERIFY_SKIPPED,
                  "nothing is recorded for this model and its number formats; --record FILE does, "
                  "--tokens FILE compares");

@@ -21,6 +21,7 @@ struct verify_options {
     struct verify_limits limits;
     uint32_t context_tok;       /* 0: what the service promises */
     const char *tokens_path;    /* what is recorded */
+    bool tokens_must_be_there;  /* somebody has said where: nothing recorded is no success */
     const char *record_path;    /* write it there instead; NULL: compare */
     const struct run_dir *logs; /* NULL: the logs of this group are not here */
     const char *log_dir;        /* NULL: in the run directory */

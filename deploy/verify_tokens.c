@@ -76,14 +76,21 @@ enum status verify_tokens_record(const char *path, const struct verify_tokens_of
     print_head(of, head, sizeof head);
     enum status status = read_lines(path, &text, err);
     if (status != STATUS_OK) return status;
-    FILE *file = fopen(path, "w");
+    /* Beside it first: a disk that is full must not cost what was recorded of other models. */
+    char *fresh = NULL;
+    CHECK(asprintf(&fresh, "%s.new", path) >= 0);
+    FILE *file = fopen(fresh, "we");
     bool written = file != NULL;
     if (file) write_lines(file, text, head, tokens);
     if (file) written = ferror(file) == 0;
     if (file && fclose(file) != 0) written = false;
+    written = written && rename(fresh, path) == 0;
+    int write_errno = errno;
+    if (file && !written) unlink(fresh);
+    free(fresh);
     free(text);
     if (written) return STATUS_OK;
     return error_set(err, STATUS_INVALID_ARGUMENT,
                      "--record: found %s (%s), accepted: a file that can be written", path,
-                     strerror(errno));
+                     strerror(write_errno));
 }

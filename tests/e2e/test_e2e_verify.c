@@ -424,8 +424,8 @@ static void tokens_are_recorded(void **state) {
     snprintf(record, sizeof record, "--record=%s/tokens", group.old_logs);
     snprintf(tokens, sizeof tokens, "--tokens=%s/tokens", group.old_logs);
     start_group(&group, flags);
-    assert_int_equal(verify(&group, "--context=64", tokens, NULL), 0);
-    assert_non_null(strstr(result.out, "tokens     skipped"));
+    verify(&group, "--context=64", tokens, NULL);
+    expect_failure("tokens", "found nothing recorded for this model");
     assert_int_equal(verify(&group, "--context=64", record, NULL), 0);
     assert_non_null(strstr(result.out, "32 tokens recorded"));
     assert_int_equal(verify(&group, "--context=64", tokens, NULL), 0);

@@ -1,11 +1,13 @@
 /* What `espalier verify` makes of what it is told: which rank holds other bytes, which limits hold,
  * which tokens were recorded. */
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -179,6 +181,35 @@ static void tokens_are_found_as_recorded(void **state) {
     assert_int_equal(found.count, 0);
 }
 
+/* A disk that is full costs nothing that was recorded before. */
+static void recording_replaces_all_or_nothing(void **state) {
+    (void)state;
+    char path[] = "/tmp/espalier-verify-XXXXXX", fresh[64];
+    struct error err = {.text = ""};
+    int fd = mkstemp(path);
+    assert_true(fd >= 0);
+    close(fd);
+    const struct verify_tokens_of one = {.fingerprint = 1}, other = {.fingerprint = 2};
+    const struct verify_tokens tokens = {.token = {7, 8, 9}, .count = 3};
+    struct verify_tokens found;
+    assert_int_equal(verify_tokens_record(path, &one, &tokens, &err), STATUS_OK);
+    struct rlimit room, before;
+    assert_int_equal(getrlimit(RLIMIT_FSIZE, &before), 0);
+    room = before;
+    room.rlim_cur = 20; /* bytes: less than a line */
+    signal(SIGXFSZ, SIG_IGN);
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &room), 0);
+    enum status status = verify_tokens_record(path, &other, &tokens, &err);
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &before), 0);
+    assert_int_equal(status, STATUS_INVALID_ARGUMENT);
+    assert_non_null(strstr(err.text, "File too large"));
+    assert_int_equal(verify_tokens_find(path, &one, &found, &err), STATUS_OK);
+    assert_int_equal(found.count, 3);
+    snprintf(fresh, sizeof fresh, "%s.new", path);
+    assert_int_equal(access(fresh, F_OK), -1);
+    unlink(path);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_odd_rank_is_found),
@@ -186,6 +217,7 @@ int main(void) {
         cmocka_unit_test(limits_are_all_there_and_no_others),
         cmocka_unit_test(the_shipped_limits_are_read),
         cmocka_unit_test(tokens_are_found_as_recorded),
+        cmocka_unit_test(recording_replaces_all_or_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
