@@ -2,13 +2,13 @@
 
 #include <errno.h>
 #include <stdio.h>
-#include <string.h>
 #include <sys/random.h>
 #include <unistd.h>
 
 #include "base/check.h"
 #include "base/clock.h"
 #include "bench_report.h"
+#include "printed.h"
 #include "process.h"
 #include "session.h"
 
@@ -74,10 +74,7 @@ static int run(void *user, const struct client_options *options) {
     bool is_written = bench_report_print(&bench->load, &result, &group, bench->json);
     bool is_whole = result.failed + result.cut_off + result.unsent == 0;
     bench_load_result_deinit(&result);
-    if (!is_written) {
-        fprintf(stderr, PROGRAM_NAME ": cannot write the figures: %s\n", strerror(errno));
-        return EXIT_CODE_FAILED;
-    }
+    if (!is_written) return printed_not(PROGRAM_NAME, EXIT_CODE_FAILED, errno);
     return is_whole ? EXIT_CODE_OK : EXIT_CODE_FAILED;
 }
 

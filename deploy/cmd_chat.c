@@ -1,5 +1,6 @@
 #include "cmd_chat.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -7,6 +8,7 @@
 
 #include "base/check.h"
 #include "chat_request.h"
+#include "printed.h"
 #include "prompt_flags.h"
 #include "session.h"
 
@@ -22,6 +24,7 @@ struct conversation {
     size_t answer_bytes;
     bool terminal;
     bool in_reasoning; /* what is on the screen now is dimmed */
+    int write_errno;   /* why the output cannot be written; 0: it can */
 };
 
 static void dim(struct conversation *conversation, bool on) {
@@ -41,7 +44,8 @@ static bool on_delta(void *user, const struct generate_delta *delta) {
                delta->text.size);
         conversation->answer_bytes += delta->text.size;
     }
-    return fflush(stdout) == 0;
+    if (fflush(stdout) != 0) conversation->write_errno = errno;
+    return conversation->write_errno == 0;
 }
 
 static int answer(struct conversation *conversation, struct client *client, const char *line) {
@@ -56,6 +60,8 @@ static int answer(struct conversation *conversation, struct client *client, cons
     dim(conversation, false);
     putchar('\n');
     free(json);
+    if (conversation->write_errno != 0)
+        return printed_not(PROGRAM_NAME, EXIT_CODE_FAILED, conversation->write_errno);
     if (status != STATUS_OK) return session_failed(PROGRAM_NAME, &err);
     conversation->answer[conversation->answer_bytes] = '\0';
     chat_request_add(conversation->messages, "assistant", bytes_of_text(conversation->answer));

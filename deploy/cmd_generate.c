@@ -9,6 +9,7 @@
 #include "base/check.h"
 #include "chat_request.h"
 #include "choice_print.h"
+#include "printed.h"
 #include "prompt_flags.h"
 #include "session.h"
 
@@ -28,14 +29,6 @@ static bool on_delta(void *user, const struct generate_delta *delta) {
     return generation->write_errno == 0;
 }
 
-/* A reader that has seen enough is no news. */
-static int output_failed(const struct generation *generation) {
-    if (generation->write_errno != EPIPE)
-        fprintf(stderr, PROGRAM_NAME ": cannot write the text: %s\n",
-                strerror(generation->write_errno));
-    return EXIT_CODE_FAILED;
-}
-
 static int generate(void *user, struct client *client) {
     struct generation *generation = user;
     struct generate_summary summary;
@@ -44,7 +37,8 @@ static int generate(void *user, struct client *client) {
                                          &summary, &err);
     if (generation->write_errno == 0 && !choice_print_end(&generation->print, status == STATUS_OK))
         generation->write_errno = errno;
-    if (generation->write_errno != 0) return output_failed(generation);
+    if (generation->write_errno != 0)
+        return printed_not(PROGRAM_NAME, EXIT_CODE_FAILED, generation->write_errno);
     if (status != STATUS_OK) return session_failed(PROGRAM_NAME, &err);
     if (generation->stats) prompt_flags_print_stats(&summary);
     return EXIT_CODE_OK;
@@ -55,6 +49,10 @@ static enum status read_stdin(char **text_out, size_t *bytes_out, struct error *
     char *text = malloc(PROMPT_BYTES_MAX + 1);
     CHECK(text);
     size_t bytes = fread(text, 1, PROMPT_BYTES_MAX + 1, stdin);
+    if (ferror(stdin)) {
+        free(text);
+        return error_set(err, STATUS_UNAVAILABLE, "PROMPT: standard input: %s", strerror(errno));
+    }
     if (bytes > PROMPT_BYTES_MAX) {
         free(text);
         return error_set(err, STATUS_INVALID_ARGUMENT,

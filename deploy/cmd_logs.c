@@ -6,6 +6,7 @@
 #include "flags.h"
 #include "journald.h"
 #include "log_scan.h"
+#include "printed.h"
 #include "run_dir.h"
 
 #define PROGRAM_NAME "espalier logs"
@@ -69,14 +70,14 @@ static int show(struct log_scan *scan, const struct logs_flags *flags, const cha
     }
     if (!flags->errors) {
         print_lines(scan, flags);
-        return EXIT_CODE_OK;
+        return printed(PROGRAM_NAME, EXIT_CODE_OK);
     }
     if (count_errors(scan, flags) == 0) {
         printf("no errors in boot %s (since %s)\n", scan->boot, scan->since);
-        return EXIT_CODE_OK;
+        return printed(PROGRAM_NAME, EXIT_CODE_OK);
     }
     print_errors(scan, flags);
-    return EXIT_CODE_FAILED;
+    return printed(PROGRAM_NAME, EXIT_CODE_FAILED);
 }
 
 static int logs(const struct logs_flags *flags, const struct options_result *named) {

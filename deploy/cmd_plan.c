@@ -7,6 +7,7 @@
 #include "flags.h"
 #include "group_flags.h"
 #include "plan_view.h"
+#include "printed.h"
 
 #define PROGRAM_NAME "espalier plan"
 
@@ -103,7 +104,7 @@ static enum status answer(struct plan_case *plan_case, const struct raw_flags *r
     bool holds_one = plan_case->plan.pool_tok >=
                      memory_plan_request_tok(request, request->context_len);
     bool fits = raw->want ? want_answer.fits : holds_one && plan_case->plan.shortfall_bytes == 0;
-    *exit_code_out = fits ? EXIT_CODE_OK : EXIT_CODE_FAILED;
+    *exit_code_out = printed(PROGRAM_NAME, fits ? EXIT_CODE_OK : EXIT_CODE_FAILED);
     return STATUS_OK;
 }
 

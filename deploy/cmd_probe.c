@@ -5,6 +5,7 @@
 
 #include "flags.h"
 #include "http.h"
+#include "printed.h"
 #include "run_dir.h"
 
 #define PROGRAM_NAME     "espalier probe"
@@ -42,7 +43,9 @@ static int probe(const char *run_dir, const char *check, int rank, int timeout_m
         status = ask(ready.probe, check, rank, timeout_ms, &code, answer, &err);
     if (status != STATUS_OK) return options_refuse(PROGRAM_NAME, EXIT_CODE_FAILED, &err);
     fputs(answer, stdout);
-    return code == 200 ? EXIT_CODE_OK : EXIT_CODE_FAILED;
+    int exit_code = code == 200 ? EXIT_CODE_OK : EXIT_CODE_FAILED;
+    /* Of health the exit code is the answer: a full disk does not make a process ill. */
+    return strcmp(check, "metrics") == 0 ? printed(PROGRAM_NAME, exit_code) : exit_code;
 }
 
 int cmd_probe(int argc, char *const *argv) {

@@ -1,10 +1,12 @@
 #include "cmd_status.h"
 
+#include <errno.h>
 #include <json-c/json.h>
 #include <stdio.h>
 #include <unistd.h>
 
 #include "flags.h"
+#include "printed.h"
 #include "session.h"
 
 #define PROGRAM_NAME "espalier status"
@@ -14,6 +16,7 @@ struct view {
     uint32_t interval_ms;
     bool looked; /* once before, and found */
     uint64_t steps_before, step_ns_before;
+    int write_errno; /* why the output cannot be written; 0: it can */
 };
 
 static const char *rank_word(enum rank_state state) {
@@ -228,7 +231,8 @@ static bool on_snapshot(void *user, const struct snapshot *snapshot) {
         print_table(view, snapshot);
         remember_steps(view, snapshot);
     }
-    return fflush(stdout) == 0;
+    if (fflush(stdout) != 0) view->write_errno = errno;
+    return view->write_errno == 0;
 }
 
 static int look(void *user, struct client *client) {
@@ -236,6 +240,7 @@ static int look(void *user, struct client *client) {
     const struct watch_request request = {.interval_ms = view->watch ? view->interval_ms : 0};
     struct error err;
     enum status status = client_watch(client, &request, on_snapshot, view, &err);
+    if (view->write_errno != 0) return printed_not(PROGRAM_NAME, EXIT_CODE_OK, view->write_errno);
     bool by_user = view->watch && status == STATUS_CANCELLED;
     return status == STATUS_OK || by_user ? EXIT_CODE_OK : session_failed(PROGRAM_NAME, &err);
 }

@@ -2,9 +2,9 @@
 
 #include <errno.h>
 #include <stdio.h>
-#include <string.h>
 #include <unistd.h>
 
+#include "printed.h"
 #include "session.h"
 #include "shipped.h"
 #include "verify_climb.h"
@@ -21,10 +21,8 @@ static int verify_service(void *user, const struct client_options *client) {
     const struct verify *verify = user;
     struct verify_report report;
     verify_climb(&verify->options, client, &report);
-    if (!verify_report_print(&report, verify->json)) {
-        fprintf(stderr, PROGRAM_NAME ": cannot write what was found: %s\n", strerror(errno));
-        return EXIT_CODE_FAILED;
-    }
+    if (!verify_report_print(&report, verify->json))
+        return printed_not(PROGRAM_NAME, EXIT_CODE_FAILED, errno);
     enum verify_rung failed = verify_report_failed(&report);
     if (failed == VERIFY_RUNG_COUNT) return EXIT_CODE_OK;
     fprintf(stderr, PROGRAM_NAME ": rung %s failed: %s\n", verify_rung_name[failed],

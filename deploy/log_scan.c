@@ -112,6 +112,11 @@ static enum status read_text(FILE *file, const char *path, char **text_out, stru
         text = realloc(text, capacity + 1);
         CHECK(text);
     }
+    if (ferror(file)) {
+        error_set(err, STATUS_UNAVAILABLE, "%s: %s", path, strerror(errno));
+        free(text);
+        return err->code;
+    }
     text[bytes] = '\0';
     *text_out = text;
     return STATUS_OK;

@@ -104,8 +104,12 @@ enum status plan_calibrate_read(const char *path, struct plan_calibration *calib
     *calibration_out = (struct plan_calibration){.boot_count = 1};
     while (line && fgets(line, LOG_LINE_BYTES_MAX, file))
         found |= read_line(calibration_out, line);
+    int read_errno = ferror(file) ? errno : 0;
     free(line);
     fclose(file);
+    if (read_errno != 0)
+        return error_set(err, STATUS_UNAVAILABLE, "--calibrate: %s: %s", path,
+                         strerror(read_errno));
     if (found) return STATUS_OK;
     return error_set(err, STATUS_INVALID_ARGUMENT,
                      "--calibrate: %s: found no line about memory, accepted: a log with \"Load "

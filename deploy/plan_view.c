@@ -83,8 +83,8 @@ static void print_sum(const struct plan_case *c, const char *text, uint64_t byte
 static void print_measured(const struct plan_case *c) {
     char note[64];
     if (c->plan.resident_bytes == c->plan.weight_bytes) return;
-    double off = gib(c->plan.resident_bytes) - gib(c->plan.weight_bytes);
-    snprintf(note, sizeof note, "%.2f of it unexplained", off);
+    double off = (double)c->plan.resident_bytes - (double)c->plan.weight_bytes;
+    snprintf(note, sizeof note, "%.2f of it unexplained", off / unit(c));
     print_sum(c, "as measured", c->plan.resident_bytes, note);
 }
 

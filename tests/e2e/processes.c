@@ -199,6 +199,12 @@ static int input_file(const char *input) {
     return fd;
 }
 
+static void replace_by_file(int *fd, const char *path) {
+    close(*fd);
+    *fd = open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0600);
+    assert_true(*fd >= 0);
+}
+
 void processes_run_in(struct processes_result *result_out,
                       const struct processes_surroundings *surroundings, const char *program,
                       const char *const *arguments) {
@@ -207,11 +213,8 @@ void processes_run_in(struct processes_result *result_out,
     assert_true(in >= 0);
     assert_int_equal(pipe2(out, O_CLOEXEC), 0);
     assert_int_equal(pipe2(err, O_CLOEXEC), 0);
-    if (surroundings->err_path) {
-        close(err[1]);
-        err[1] = open(surroundings->err_path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0600);
-        assert_true(err[1] >= 0);
-    }
+    if (surroundings->out_path) replace_by_file(&out[1], surroundings->out_path);
+    if (surroundings->err_path) replace_by_file(&err[1], surroundings->err_path);
     result->out[0] = result->err[0] = '\0';
     pid_t pid = spawn(in, out[1], err[1], program, surroundings, arguments);
     close(in);

@@ -29,6 +29,7 @@ void processes_run_with(struct processes_result *result_out, const char *const *
 struct processes_surroundings {
     const char *const *variables; /* "NAME=VALUE", ended by NULL */
     const char *input;            /* its standard input */
+    const char *out_path;         /* where standard output goes instead of result->out */
     const char *err_path;         /* where standard error goes instead of result->err */
     long files_max;               /* RLIMIT_NOFILE */
     long file_bytes_max;          /* RLIMIT_FSIZE */

@@ -1,5 +1,6 @@
 /* Command lines apart from test_e2e_bad_input: help, the environment, limits, directories. */
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -167,6 +168,67 @@ static void plans_what_was_seen(void **state) {
     assert_non_null(strstr(result.out, "IT DOES NOT FIT. 1 of them would"));
 }
 
+/* What is left in MiB is said in MiB. */
+static void plans_say_what_no_line_explains(void **state) {
+    (void)state;
+    processes_run(&result, NULL, CLI,
+                  (const char *const[]){"plan", "--device-memory=100M", "--resident=30M", NULL});
+    assert_int_equal(result.exit_code, 0);
+    assert_non_null(strstr(result.out, "= weights                     21.885\n"
+                                       "= as measured                 30.000  8.12 of it unexpl"));
+}
+
+/* An answer that the disk had no room for is not an answer; health is the exit code alone. */
+static void answers_that_cannot_be_written(void **state) {
+    (void)state;
+    static struct processes_surroundings full = {.out_path = "/dev/full", .input = "Hi\n"};
+    char dir[64], log[96], run_dir[96];
+    processes_make_dir(dir);
+    snprintf(log, sizeof log, "%s/log", dir);
+    snprintf(run_dir, sizeof run_dir, "--run-dir=%s", dir);
+    const char *serve[] = {"serve", "--context-length=256", run_dir, NULL};
+    pid_t group = processes_start(log, CLI, serve);
+    processes_wait_for(log, "espalier: ready");
+    const struct {
+        const char *arguments[4];
+        int exit_code;
+    } rows[] = {
+        {{"plan"}, 1},
+        {{"plan", "--json"}, 1},
+        {{"logs", run_dir}, 1},
+        {{"logs", "--errors", run_dir}, 1},
+        {{"status", run_dir}, 1},
+        {{"chat", "--tokens=2", run_dir}, 1},
+        {{"generate", "--tokens=2", run_dir, "a"}, 1},
+        {{"probe", "--check=metrics", run_dir}, 1},
+        {{"probe", run_dir}, 0},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        const char *arguments[5] = {NULL};
+        memcpy(arguments, rows[i].arguments, sizeof rows[i].arguments);
+        processes_run_in(&result, &full, CLI, arguments);
+        bool told = strstr(result.err, ": cannot write the ") && is_one_line(result.err) &&
+                    strstr(result.err, "No space left on device");
+        if (result.exit_code != rows[i].exit_code || told != (rows[i].exit_code == 1))
+            fail_msg("%s: exit code %d, said \"%s\"", arguments[0], result.exit_code, result.err);
+    }
+    assert_int_equal(kill(group, SIGTERM), 0);
+    assert_int_equal(processes_wait(group), 0);
+    processes_remove_dir(dir);
+}
+
+/* A folder opens like a file; what cannot be read is not empty. */
+static void input_that_cannot_be_read(void **state) {
+    (void)state;
+    static const char *const rows[][3] = {{"logs", "/"}, {"plan", "--calibrate=/"}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        const char *arguments[] = {rows[i][0], rows[i][1], NULL};
+        processes_run(&result, NULL, CLI, arguments);
+        if (result.exit_code == 0 || !strstr(result.err, "/: Is a directory"))
+            fail_msg("%s: exit code %d, said \"%s\"", rows[i][0], result.exit_code, result.err);
+    }
+}
+
 static int tear_down(void **state) {
     (void)state;
     processes_kill_all();
@@ -180,6 +242,9 @@ int main(void) {
         cmocka_unit_test_teardown(help_and_version, tear_down),
         cmocka_unit_test_teardown(ranks_from_the_environment, tear_down),
         cmocka_unit_test_teardown(plans_what_was_seen, tear_down),
+        cmocka_unit_test_teardown(plans_say_what_no_line_explains, tear_down),
+        cmocka_unit_test_teardown(answers_that_cannot_be_written, tear_down),
+        cmocka_unit_test_teardown(input_that_cannot_be_read, tear_down),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
