@@ -151,7 +151,8 @@
 #define FLAG_SPECULATIVE_ALGORITHM(target)                                                         \
     {                                                                                              \
         .name = "--speculative-algorithm", .type = OPTION_CHOICE, .value = (target),               \
-        .choices = "none|suffix|dflash|auto", .fallback = "none", .scope = FLAG_COORDINATOR,       \
+        .choices = "none|suffix|dflash|auto", .scope = FLAG_COORDINATOR,                           \
+        .fallback = "none, or auto where the launcher has a drafter",                              \
         .help = "what guesses next tokens: texts before, the drafter, or both"                     \
     }
 
