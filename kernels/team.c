@@ -1,9 +1,12 @@
-/* A run is claimed task by task from one 64-bit word, so that whoever is awake does the work and
- * the caller never waits for a thread that is still asleep:
+/* A run is cut into as many shares as there are threads: neighbouring tasks, which mostly read
+ * neighbouring memory, so that what a thread asks for ahead of time it comes to itself. A share is
+ * claimed task by task from a 64-bit word, by its thread first and by any other that has nothing
+ * else to do: whoever is awake does the work, and the caller never waits for a thread that is still
+ * asleep.
  *
- *     claim = [ task_count : 32 | next : 32 ]      next < task_count: there is a task to take
+ *     claim = [ end : 32 | next : 32 ]      next < end: there is a task to take
  *
- * A successful compare-and-swap on it belongs to the run that is going on, whenever the thread
+ * A successful compare-and-swap on one belongs to the run that is going on, whenever the thread
  * last looked, and that run cannot end before the thread has reported the task in `done`. So a
  * thread may read fn and arg after a claim and never else. */
 #include "team.h"
@@ -18,8 +21,9 @@
 #include "kernel.h"
 
 struct member {
+    _Alignas(64) _Atomic uint64_t claim; /* of its share */
     struct kernel_team *team;
-    pthread_t thread;
+    pthread_t thread; /* none for the caller */
     uint32_t idx;
 };
 
@@ -28,17 +32,17 @@ struct kernel_team {
     uint32_t spin;
     team_task_fn *fn;
     void *arg;
-    _Alignas(64) _Atomic uint64_t claim;
     _Alignas(64) _Atomic uint32_t done; /* tasks reported; the caller sleeps on it */
     _Atomic uint32_t caller_sleeps;
     _Alignas(64) _Atomic uint32_t epoch; /* one more a run; members sleep on it */
     _Atomic uint32_t sleepers;
     _Atomic uint32_t stop;
-    struct member members[]; /* [threads - 1] */
+    struct member member[]; /* [threads], the caller first */
 };
 
 static void *member_main(void *arg);
-static void join_members(struct kernel_team *team, uint32_t count);
+static void join_members(struct kernel_team *team, uint32_t end);
+static uint64_t share_of(const struct kernel_team *team, uint32_t task_count, uint32_t idx);
 static uint32_t work(struct kernel_team *team, uint32_t thread);
 static void wake_members(struct kernel_team *team, uint32_t count);
 static void futex_wait(_Atomic uint32_t *word, uint32_t expected);
@@ -47,24 +51,25 @@ static void relax(void);
 
 struct kernel_team *team_create(uint32_t threads, uint32_t spin) {
     KERNEL_CHECK(threads >= 1 && threads <= TEAM_THREADS_MAX);
-    size_t bytes = sizeof(struct kernel_team) + (threads - 1) * sizeof(struct member);
-    struct kernel_team *team = aligned_alloc(64, (bytes + 63) & ~(size_t)63);
+    size_t bytes = sizeof(struct kernel_team) + threads * sizeof(struct member);
+    struct kernel_team *team = aligned_alloc(_Alignof(struct member), bytes);
     if (!team) return NULL;
     team->threads = threads;
     team->spin = spin;
     team->fn = NULL;
     team->arg = NULL;
-    atomic_init(&team->claim, 0);
     atomic_init(&team->done, 0);
     atomic_init(&team->caller_sleeps, 0);
     atomic_init(&team->epoch, 0);
     atomic_init(&team->sleepers, 0);
     atomic_init(&team->stop, 0);
-    for (uint32_t i = 0; i + 1 < threads; i++) {
-        struct member *member = &team->members[i];
-        member->team = team;
-        member->idx = i + 1;
-        if (pthread_create(&member->thread, NULL, member_main, member) != 0) {
+    for (uint32_t i = 0; i < threads; i++) {
+        atomic_init(&team->member[i].claim, 0);
+        team->member[i].team = team;
+        team->member[i].idx = i;
+    }
+    for (uint32_t i = 1; i < threads; i++) {
+        if (pthread_create(&team->member[i].thread, NULL, member_main, &team->member[i]) != 0) {
             join_members(team, i);
             free(team);
             return NULL;
@@ -75,7 +80,7 @@ struct kernel_team *team_create(uint32_t threads, uint32_t spin) {
 
 void team_destroy(struct kernel_team **team) {
     if (!*team) return;
-    join_members(*team, (*team)->threads - 1);
+    join_members(*team, (*team)->threads);
     free(*team);
     *team = NULL;
 }
@@ -93,7 +98,9 @@ void team_run(struct kernel_team *team, team_task_fn *fn, void *arg, uint32_t ta
     team->fn = fn;
     team->arg = arg;
     atomic_store_explicit(&team->done, 0, memory_order_relaxed);
-    atomic_store_explicit(&team->claim, (uint64_t)task_count << 32, memory_order_release);
+    for (uint32_t i = 0; i < team->threads; i++)
+        atomic_store_explicit(&team->member[i].claim, share_of(team, task_count, i),
+                              memory_order_release);
     wake_members(team, task_count - 1);
 
     uint32_t done = work(team, 0);
@@ -136,27 +143,42 @@ static void *member_main(void *arg) {
     return NULL;
 }
 
-static void join_members(struct kernel_team *team, uint32_t count) {
+/* Those before `end`. */
+static void join_members(struct kernel_team *team, uint32_t end) {
     atomic_store(&team->stop, 1);
-    wake_members(team, count);
-    for (uint32_t i = 0; i < count; i++)
-        pthread_join(team->members[i].thread, NULL);
+    wake_members(team, end - 1);
+    for (uint32_t i = 1; i < end; i++)
+        pthread_join(team->member[i].thread, NULL);
 }
 
-/* Take tasks until there are none; how many were done. */
-static uint32_t work(struct kernel_team *team, uint32_t thread) {
+static uint64_t share_of(const struct kernel_team *team, uint32_t task_count, uint32_t idx) {
+    uint64_t begin = (uint64_t)task_count * idx / team->threads;
+    uint64_t end = (uint64_t)task_count * (idx + 1) / team->threads;
+    return end << 32 | begin;
+}
+
+/* Take tasks of a share until there are none; how many were done. */
+static uint32_t work_share(struct kernel_team *team, _Atomic uint64_t *share, uint32_t thread) {
     uint32_t done = 0;
-    uint64_t claim = atomic_load_explicit(&team->claim, memory_order_relaxed);
+    uint64_t claim = atomic_load_explicit(share, memory_order_relaxed);
     for (;;) {
         uint32_t next = (uint32_t)claim;
         if (next >= (uint32_t)(claim >> 32)) return done;
-        if (!atomic_compare_exchange_weak_explicit(&team->claim, &claim, claim + 1,
-                                                   memory_order_acquire, memory_order_relaxed))
+        if (!atomic_compare_exchange_weak_explicit(share, &claim, claim + 1, memory_order_acquire,
+                                                   memory_order_relaxed))
             continue;
         team->fn(team->arg, next, thread);
         done++;
-        claim = atomic_load_explicit(&team->claim, memory_order_relaxed);
+        claim = atomic_load_explicit(share, memory_order_relaxed);
     }
+}
+
+/* One's own share first, then what is left of the others'. */
+static uint32_t work(struct kernel_team *team, uint32_t thread) {
+    uint32_t done = 0;
+    for (uint32_t i = 0; i < team->threads; i++)
+        done += work_share(team, &team->member[(thread + i) % team->threads].claim, thread);
+    return done;
 }
 
 static void wake_members(struct kernel_team *team, uint32_t count) {

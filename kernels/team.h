@@ -23,7 +23,8 @@ struct kernel_team *team_create(uint32_t threads, uint32_t spin);
 void team_destroy(struct kernel_team **team);
 uint32_t team_threads(const struct kernel_team *team); /* 1 for NULL */
 
-/* Run fn(arg, task, thread) for every task and return when all are done. team may be NULL. */
+/* Run fn(arg, task, thread) for every task and return when all are done. Each thread begins with
+ * neighbouring tasks of its own and then takes what others have left. team may be NULL. */
 void team_run(struct kernel_team *team, team_task_fn *fn, void *arg, uint32_t task_count);
 
 #endif

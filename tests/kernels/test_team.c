@@ -1,5 +1,6 @@
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -88,6 +89,40 @@ static void test_members_wake(void **state) {
     team_destroy(&team);
 }
 
+#define SHARE 4u
+
+struct beginnings {
+    atomic_uint arrived;
+    uint32_t first[2]; /* task of each thread */
+    bool has_begun[2];
+};
+
+/* Nobody takes a second task before both have taken their first. */
+static void begin(void *arg, uint32_t task, uint32_t thread) {
+    struct beginnings *beginnings = arg;
+    if (!beginnings->has_begun[thread]) {
+        beginnings->has_begun[thread] = true;
+        beginnings->first[thread] = task;
+        atomic_fetch_add(&beginnings->arrived, 1);
+    }
+    while (atomic_load(&beginnings->arrived) < 2)
+        usleep(100);
+}
+
+/* Half of the tasks each, the first half to the caller. */
+static void test_threads_begin_apart(void **state) {
+    (void)state;
+    struct kernel_team *team = team_create(2, 0);
+    assert_non_null(team);
+    for (uint32_t run = 0; run < 50; run++) {
+        struct beginnings beginnings = {0};
+        team_run(team, begin, &beginnings, 2 * SHARE);
+        assert_int_equal(beginnings.first[0], 0);
+        assert_int_equal(beginnings.first[1], SHARE);
+    }
+    team_destroy(&team);
+}
+
 static void test_destroyed_at_once(void **state) {
     (void)state;
     for (uint32_t i = 0; i < 50; i++) {
@@ -99,9 +134,8 @@ static void test_destroyed_at_once(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_each_task_once),
-        cmocka_unit_test(test_no_team),
-        cmocka_unit_test(test_members_wake),
+        cmocka_unit_test(test_each_task_once),    cmocka_unit_test(test_no_team),
+        cmocka_unit_test(test_members_wake),      cmocka_unit_test(test_threads_begin_apart),
         cmocka_unit_test(test_destroyed_at_once),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
