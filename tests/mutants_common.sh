@@ -64,19 +64,15 @@ aim() {
     esac
 }
 
-# try_all LIST [NAME...]: all mutants of a list, or those named. Sets caught and missed. A file with
-# a folder is FOLDER/FILE < TEST [ARGUMENT...]: there, and this test must fail.
-try_all() {
-    local list=$1 name file script
-    shift
-    caught=0 missed=0
-    scratch=$(mktemp -d /tmp/espalier-mutants-XXXXXX) || exit 70
-    trap 'rm -rf "$scratch"' EXIT
-    if [ -n "${program:-}" ]; then aim "$program"; fi
+# try_some JOB LIST [NAME...]: every so many-th mutant of a list, from the JOB-th on.
+try_some() {
+    local job=$1 list=$2 number=0 name file script
+    shift 2
     while IFS='|' read -r name file script; do
         name=${name%% *} file=${file# } script=${script# }
         case "$name" in '' | '#'*) continue ;; esac
         if [ $# -gt 0 ] && ! grep -qxF "$name" <(printf '%s\n' "$@"); then continue; fi
+        if [ $((number++ % jobs)) -ne "$job" ]; then continue; fi
         case "$file" in *' < '*)
             read -r target arguments <<<"${file#* < }"
             file=${file%% *} folder=${file%/*}
@@ -86,5 +82,31 @@ try_all() {
         esac
         try "$name" "${file%% *}" "$script"
     done <"$list"
-    rm -rf "$scratch"
+}
+
+# try_all LIST [NAME...]: all mutants of a list, or those named, as many at once as there are
+# processors. Sets caught and missed, and once to what judge has counted in it. A file with a folder
+# is FOLDER/FILE < TEST [ARGUMENT...]: there, and this test must fail.
+try_all() {
+    local jobs job counts count
+    jobs=$(nproc)
+    counts=$(mktemp -d /tmp/espalier-mutants-XXXXXX) || exit 70
+    if [ -n "${program:-}" ]; then aim "$program"; fi
+    for ((job = 0; job < jobs; job++)); do
+        (
+            caught=0 missed=0 once=0
+            scratch=$(mktemp -d /tmp/espalier-mutants-XXXXXX) || exit 70
+            trap 'rm -rf "$scratch"' EXIT
+            try_some "$job" "$@"
+            echo "$caught $missed $once" >"$counts/$job"
+        ) &
+    done
+    wait
+    caught=0 missed=0 once=0
+    for ((job = 0; job < jobs; job++)); do
+        count=(0 1 0) # of one that broke off
+        if [ -e "$counts/$job" ]; then read -ra count <"$counts/$job"; fi
+        caught=$((caught + count[0])) missed=$((missed + count[1])) once=$((once + count[2]))
+    done
+    rm -rf "$counts"
 }

@@ -13,7 +13,6 @@ shift
 . "$source/tests/mutants_common.sh"
 SCHEDULES="round-robin greedy-warp random"
 SECONDS_MAX=120
-once=0
 
 judge() {
     local schedule found=()
@@ -27,7 +26,7 @@ judge() {
 }
 
 [ $# -gt 0 ] || set -- $(basename -s .txt "$source"/tests/simt/mutants/*.txt)
-all_caught=0 all_missed=0
+all_caught=0 all_missed=0 all_once=0
 for op in "$@"; do
     folder=kernels/$op
     target=test_simt_ops
@@ -36,6 +35,7 @@ for op in "$@"; do
     echo "$op"
     try_all "$source/tests/simt/mutants/$op.txt"
     all_caught=$((all_caught + caught)) all_missed=$((all_missed + missed))
+    all_once=$((all_once + once))
 done
-echo "$all_caught mutants caught ($once under one schedule only), $all_missed not"
+echo "$all_caught mutants caught ($all_once under one schedule only), $all_missed not"
 [ "$all_missed" -eq 0 ]
