@@ -14,7 +14,8 @@
 struct raw_flags {
     const char *model_path, *draft_path;
     const char *device, *kv_dtype, *draft_pricing, *algorithm;
-    const char *want, *calibrate;
+    const char *want_text, *calibrate;
+    struct plan_want want; /* what the text says */
     bool json;
 };
 
@@ -87,15 +88,13 @@ static enum status make_plan(struct plan_case *plan_case, struct plan_calibratio
 static enum status answer(struct plan_case *plan_case, const struct raw_flags *raw,
                           int *exit_code_out, struct error *err) {
     struct plan_calibration calibration;
-    struct plan_want want;
     struct plan_answer want_answer;
     struct plan_view view = {.plan_case = plan_case, .model_path = raw->model_path};
     enum status status = make_plan(plan_case, &calibration, raw, err);
     if (status == STATUS_OK && raw->calibrate) view.calibration = &calibration;
-    if (status == STATUS_OK && raw->want) {
-        status = plan_want_parse(raw->want, &want, err);
-        if (status == STATUS_OK) status = plan_want_answer(plan_case, &want, &want_answer, err);
-        view.want = &want;
+    if (status == STATUS_OK && raw->want_text) {
+        status = plan_want_answer(plan_case, &raw->want, &want_answer, err);
+        view.want = &raw->want;
         view.answer = &want_answer;
     }
     if (status != STATUS_OK) return status;
@@ -103,7 +102,8 @@ static enum status answer(struct plan_case *plan_case, const struct raw_flags *r
     const struct memory_request *request = &plan_case->request;
     bool holds_one = plan_case->plan.pool_tok >=
                      memory_plan_request_tok(request, request->context_len);
-    bool fits = raw->want ? want_answer.fits : holds_one && plan_case->plan.shortfall_bytes == 0;
+    bool fits = raw->want_text ? want_answer.fits
+                               : holds_one && plan_case->plan.shortfall_bytes == 0;
     *exit_code_out = printed(PROGRAM_NAME, fits ? EXIT_CODE_OK : EXIT_CODE_FAILED);
     return STATUS_OK;
 }
@@ -171,7 +171,7 @@ int cmd_plan(int argc, char *const *argv) {
          .help = "what the load took, where it was measured"},
         {.name = "--want",
          .type = OPTION_TEXT,
-         .value = &raw.want,
+         .value = &raw.want_text,
          .argument = "[Nx]TOKENS",
          .help = "what it takes to hold this: 200k, or 8x25k at once"},
         {.name = "--calibrate",
@@ -190,8 +190,11 @@ int cmd_plan(int argc, char *const *argv) {
         .option_count = sizeof table / sizeof *table,
     };
     struct options_result result;
+    struct error err;
     int exit_code;
     if (!options_take(&program, argc, argv, &result, &exit_code)) return exit_code;
+    if (raw.want_text && plan_want_parse(raw.want_text, &raw.want, &err) != STATUS_OK)
+        return options_refuse(PROGRAM_NAME, EXIT_CODE_USAGE, &err);
     request->pool_tok = max_total_tokens;
     return plan(&raw, &plan_case);
 }

@@ -202,6 +202,10 @@ static void follow_line(struct plan_calibration *c) {
 enum status plan_calibrate_fit(struct plan_calibration *c, struct plan_case *plan_case,
                                struct error *err) {
     struct memory_request *request = &plan_case->request;
+    if (c->rank_count > request->tp)
+        return error_set(err, STATUS_INVALID_ARGUMENT,
+                         "--calibrate: found lines of rank %u, accepted: of those below --tp %u",
+                         c->rank_count - 1, request->tp);
     const struct plan_boot *loaded = boot_with_load(c);
     bool has_line = fit_line(c);
     c->token_bytes = price_with(plan_case, request->draft_as_target_layers);

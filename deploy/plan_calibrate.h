@@ -50,7 +50,7 @@ enum status plan_calibrate_read(const char *path, struct plan_calibration *calib
                                 struct error *err) MUST_USE;
 
 /* Fit the unknowns with the prices of this case, and let the case be planned with them where its
- * flags left them open. */
+ * flags left them open. INVALID_ARGUMENT: the log is of more ranks than the case. */
 enum status plan_calibrate_fit(struct plan_calibration *calibration, struct plan_case *plan_case,
                                struct error *err) MUST_USE;
 

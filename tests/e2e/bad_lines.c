@@ -32,7 +32,7 @@ const struct bad_line bad_lines[] = {
     {CLI, {"generate", "--temperature", "warm", "a"}, 64, {"--temperature", "\"warm\""}},
     {CLI, {"generate", "--seed", "18446744073709551616", "a"}, 64, {"--seed"}},
     {CLI, {"plan", "--device-memory", "96T"}, 64, {"--device-memory", "\"96T\"", "93.73G"}},
-    {CLI, {"plan", "--want", "8y25k"}, 78, {"--want", "\"8y25k\"", "8x25k"}},
+    {CLI, {"plan", "--want", "8y25k"}, 64, {"--want", "\"8y25k\"", "8x25k"}},
     {CLI, {"plan", "--calibrate", "/dev/null"}, 78, {"--calibrate", "Load weight begin"}},
     {CLI, {"plan", "--tp", "3"}, 78, {"plan: --tp: found 3", "1, 2, 4 or 8"}},
     {CLI, {"plan", "--mem-fraction-static", "0.9"}, 78, {"unknown size", "--device-memory"}},

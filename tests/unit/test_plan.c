@@ -312,6 +312,22 @@ static void test_own_ledger_is_read(void **state) {
     free(c);
 }
 
+/* A rank's lines say what it held of the model; a plan with fewer ranks holds more. */
+static void test_a_log_of_more_ranks_is_refused(void **state) {
+    (void)state;
+    struct plan_case *c = kimi();
+    struct plan_calibration k = {.boot_count = 1, .rank_count = 5};
+    struct error err;
+    c->request.tp = 4;
+    make(c);
+    assert_int_equal(plan_calibrate_fit(&k, c, &err), STATUS_INVALID_ARGUMENT);
+    assert_string_equal(err.text,
+                        "--calibrate: found lines of rank 4, accepted: of those below --tp 4");
+    k.rank_count = 4;
+    assert_int_equal(plan_calibrate_fit(&k, c, &err), STATUS_OK);
+    free(c);
+}
+
 static void test_other_files_are_refused(void **state) {
     (void)state;
     struct plan_calibration *k = calloc(1, sizeof *k);
@@ -332,6 +348,7 @@ int main(void) {
         cmocka_unit_test(test_three_boots_are_fitted),
         cmocka_unit_test(test_one_boot_is_fitted),
         cmocka_unit_test(test_own_ledger_is_read),
+        cmocka_unit_test(test_a_log_of_more_ranks_is_refused),
         cmocka_unit_test(test_other_files_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
