@@ -308,18 +308,23 @@ static void a_short_pool(void **state) {
     stop_group(&group);
 }
 
-/* What a `verify` says that runs in the background until it is in the middle of its requests, and
- * what befalls it then. */
-static pid_t start_verify(const struct group *group, const char *log) {
-    static const char running[] = "\"requests_running\":1";
-    const char *verify[] = {"verify",          "--run-dir",      group->dir,       "--thresholds",
-                            group->thresholds, "--context=4096", "--tokens=/none", NULL};
+/* While `pid` runs; 0: nobody in particular. */
+static void wait_status(const struct group *group, const char *words, pid_t pid) {
     const char *status[] = {"status", "--run-dir", group->dir, "--json", NULL};
-    pid_t pid = processes_start(log, "espalier", verify);
     do {
-        assert_true(processes_is_running(pid));
+        assert_true(pid == 0 || processes_is_running(pid));
         processes_run(&result, NULL, "espalier", status);
-    } while (!strstr(result.out, running));
+        assert_int_equal(result.exit_code, 0);
+    } while (!strstr(result.out, words));
+}
+
+/* A `verify` in the background, in the middle of its own requests. */
+static pid_t start_verify(const struct group *group, const char *log) {
+    const char *verify[] = {"verify",          "--run-dir",      group->dir, "--thresholds",
+                            group->thresholds, "--context=4096", NULL};
+    wait_status(group, "\"requests_running\":0", 0);
+    pid_t pid = processes_start(log, "espalier", verify);
+    wait_status(group, "\"requests_running\":1", pid);
     return pid;
 }
 
