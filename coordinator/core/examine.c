@@ -96,9 +96,7 @@ bool examine_take(struct examine *examine, struct effect_buf *effects, uint32_t 
 
 bool examine_cancel(struct examine *examine, struct effect_buf *effects, struct pool_id call,
                     enum status reason) {
-    if (!examine->has_call || call.slot != examine->call.slot ||
-        call.generation != examine->call.generation)
-        return false;
+    if (!examine->has_call || !pool_id_equal(call, examine->call)) return false;
     effect_buf_end(effects, call, reason, "not all ranks have answered", NULL);
     examine->has_call = false;
     return true;

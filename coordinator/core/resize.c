@@ -362,9 +362,7 @@ bool resize_take_size(struct resize *resize, uint32_t rank, const struct worker_
 /* ============================== ends from outside ============================================= */
 
 bool resize_cancel(struct resize *resize, struct pool_id call, enum status reason) {
-    if (!resize->has_call || call.slot != resize->call.slot ||
-        call.generation != resize->call.generation)
-        return false;
+    if (!resize->has_call || !pool_id_equal(call, resize->call)) return false;
     effect_buf_end(resize->parts.effects, call, reason, "the resize goes on", NULL);
     resize->has_call = false;
     return true;
