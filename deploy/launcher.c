@@ -17,7 +17,6 @@
 
 #define CHILDREN_MAX      (1u + TP_MAX)
 #define ARGV_MAX          (LAUNCHER_ARGS_MAX + 6u)
-#define PATH_BYTES_MAX    4096u
 #define RESTART_WINDOW_NS (60 * NS_PER_S)
 #define RESTART_FIRST_MS  200u
 #define RESTART_LAST_MS   5000u
@@ -297,16 +296,6 @@ static void on_death(void *user) {
 
 /* ---- births -------------------------------------------------------------------------------- */
 
-/* The programs lie beside this one. */
-static void program_path(const char *name, char out[PATH_BYTES_MAX]) {
-    ssize_t bytes = readlink("/proc/self/exe", out, PATH_BYTES_MAX - 64);
-    CHECK(bytes > 0);
-    out[bytes] = '\0';
-    char *slash = strrchr(out, '/');
-    CHECK(slash);
-    snprintf(slash + 1, 64, "%s", name);
-}
-
 /* In the child, between fork and exec: only what is safe there. */
 static _Noreturn void become(const char *path, char *const *argv, pid_t parent, int keep_fd) {
     process_die_with_parent(parent);
@@ -325,8 +314,8 @@ static _Noreturn void become(const char *path, char *const *argv, pid_t parent, 
 }
 
 static void spawn(struct child *child, const char *name, char *const *argv, int keep_fd) {
-    char path[PATH_BYTES_MAX];
-    program_path(name, path);
+    char path[PROCESS_PATH_MAX];
+    CHECK(process_path_beside(name, path));
     pid_t parent = getpid();
     pid_t pid = fork();
     if (pid == 0) become(path, argv, parent, keep_fd);

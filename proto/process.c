@@ -51,6 +51,15 @@ uint64_t process_start_time(pid_t pid) {
     return field == NULL ? 0 : strtoull(field + 1, NULL, 10);
 }
 
+bool process_path_beside(const char *name, char out[PROCESS_PATH_MAX]) {
+    ssize_t bytes = readlink("/proc/self/exe", out, PROCESS_PATH_MAX);
+    CHECK(bytes > 0);
+    while (bytes > 0 && out[bytes - 1] != '/')
+        bytes--;
+    size_t room = PROCESS_PATH_MAX - (size_t)bytes;
+    return (size_t)snprintf(out + bytes, room, "%s", name) < room;
+}
+
 void process_fill_standard_streams(void) {
     int fd;
     do { /* the lowest free number is given out first */

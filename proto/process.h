@@ -5,6 +5,7 @@
 #ifndef ESPALIER_PROCESS_H
 #define ESPALIER_PROCESS_H
 
+#include <stdbool.h>
 #include <stdint.h>
 #include <sys/types.h>
 #include <uv.h>
@@ -13,6 +14,12 @@
 
 /* Clock ticks after boot when `pid` started (/proc/PID/stat, field 22); 0 if there is none. */
 uint64_t process_start_time(pid_t pid);
+
+#define PROCESS_PATH_MAX 4096u
+
+/* `name` as a path from the folder of this program, whether or not anything is there. False: it is
+ * too long. */
+bool process_path_beside(const char *name, char out[PROCESS_PATH_MAX]);
 
 /* Give the standard streams that we were started without to /dev/null: the next file opened would
  * take their place, and be written to, or closed, in their name. Call first in main. */
