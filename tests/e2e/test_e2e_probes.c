@@ -31,7 +31,7 @@
 #ifdef __SANITIZE_ADDRESS__
 #define SLOW_TOK 64u
 #else
-#define SLOW_TOK 1900u
+#define SLOW_TOK 4000u
 #endif
 #define SLICE_MS        400 /* a slow rank runs for a part of each */
 #define RUN_MS_MIN      5
@@ -206,34 +206,36 @@ static double cpu_ms(pid_t pid) {
     return (double)time.tv_sec * 1e3 + (double)time.tv_nsec / 1e6;
 }
 
-/* Lets its two processes run for a share of the time, each slice until both had it, or had nothing
- * to do with it: on a busy machine a slice is no promise. */
+/* Lets its two processes run for so much of each slice that the work of a step, which costs need_ms
+ * of a processor, ends after `seconds`; for a little of it at least, so that they can say that they
+ * live, and never past the slice: on a busy machine a slice is no promise. */
 struct brake {
     pid_t pid[2];
-    double share;
+    double need_ms[2], seconds;
     atomic_bool done;
 };
 
-static void run_a_slice(const struct brake *brake, int run_ms) {
-    double begin_ms[2] = {cpu_ms(brake->pid[0]), cpu_ms(brake->pid[1])};
-    long end_ms = processes_now_ms() + SLICE_MS;
-    for (int i = 0; i < 2; i++)
-        kill(brake->pid[i], SIGCONT);
-    do {
-        processes_sleep_ms(run_ms);
-    } while (processes_now_ms() < end_ms && (cpu_ms(brake->pid[0]) < begin_ms[0] + run_ms ||
-                                             cpu_ms(brake->pid[1]) < begin_ms[1] + run_ms));
-    for (int i = 0; i < 2; i++)
-        kill(brake->pid[i], SIGSTOP);
+static bool is_behind(const struct brake *brake, const double *begin_ms, double part) {
+    return cpu_ms(brake->pid[0]) - begin_ms[0] < part * brake->need_ms[0] &&
+           cpu_ms(brake->pid[1]) - begin_ms[1] < part * brake->need_ms[1];
 }
 
 static void *slow_down(void *argument) {
     struct brake *brake = argument;
-    int run_ms = (int)(brake->share * SLICE_MS);
-    if (run_ms < RUN_MS_MIN) run_ms = RUN_MS_MIN;
+    const double begin_ms[2] = {cpu_ms(brake->pid[0]), cpu_ms(brake->pid[1])};
+    const long first_ms = processes_now_ms();
     while (!brake->done) {
-        run_a_slice(brake, run_ms);
-        processes_sleep_ms(SLICE_MS - run_ms);
+        long slice_ms = processes_now_ms();
+        double part = (double)(slice_ms - first_ms) / (brake->seconds * 1e3);
+        for (int i = 0; i < 2; i++)
+            kill(brake->pid[i], SIGCONT);
+        do {
+            processes_sleep_ms(RUN_MS_MIN);
+        } while (processes_now_ms() < slice_ms + SLICE_MS && is_behind(brake, begin_ms, part));
+        for (int i = 0; i < 2; i++)
+            kill(brake->pid[i], SIGSTOP);
+        long rest_ms = slice_ms + SLICE_MS - processes_now_ms();
+        if (rest_ms > 0) processes_sleep_ms((int)rest_ms);
     }
     for (int i = 0; i < 2; i++)
         kill(brake->pid[i], SIGCONT);
@@ -253,9 +255,11 @@ static double take_a_step(void) {
 static void take_slow_step(double seconds) {
     pthread_t thread;
     settle();
-    struct brake brake = {.pid = {pid_of_rank(0), pid_of_rank(1)}};
-    brake.share = take_a_step() / seconds;
-    if (brake.share > 0.5) brake.share = 0.5;
+    struct brake brake = {.pid = {pid_of_rank(0), pid_of_rank(1)}, .seconds = seconds};
+    double before_ms[2] = {cpu_ms(brake.pid[0]), cpu_ms(brake.pid[1])};
+    take_a_step();
+    for (int i = 0; i < 2; i++)
+        brake.need_ms[i] = cpu_ms(brake.pid[i]) - before_ms[i];
     assert_int_equal(pthread_create(&thread, NULL, slow_down, &brake), 0);
     double took_s = take_a_step();
     brake.done = true;
@@ -271,7 +275,7 @@ static void be_slow(void) {
 /* ---- groups -------------------------------------------------------------------------------- */
 
 static void begin(void) {
-    static const char *const flags[] = {"--chunked-prefill-size", "2048", "--drain-timeout", "2",
+    static const char *const flags[] = {"--chunked-prefill-size", "4096", "--drain-timeout", "2",
                                         "--disable-radix-cache",  NULL};
     calls_start_group(&world.group, flags);
     world.generation = 1;
