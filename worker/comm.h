@@ -1,5 +1,5 @@
-/* Collectives between the ranks of a group. comm_host.c: shared memory on one host; comm_nccl.c:
- * NCCL. Same contract.
+/* Collectives between the ranks of a group, in one of two ways with one contract. comm_host.c:
+ * shared memory on one host; comm_nccl.c: NCCL, on device memory.
  *
  * One communicator lives for one generation. Its key is made by rank 0, handed out by the
  * coordinator, and used by every rank to join. All ranks call the same operations in the same
@@ -24,6 +24,8 @@
 #include "message.h"
 
 struct comm;
+struct comm_kind; /* a way to meet: */
+extern const struct comm_kind comm_host;
 
 struct comm_key {
     uint8_t data[GROUP_KEY_BYTES_MAX];
@@ -33,19 +35,29 @@ struct comm_key {
 /* What a rank makes a group with: rank 0 before anyone joins. The seed must stay open until all
  * have joined. */
 struct comm_seed;
-enum status comm_seed_create(uint32_t size, uint64_t generation, struct comm_seed **seed_out,
-                             struct comm_key *key_out, struct error *err) MUST_USE;
+enum status comm_seed_create(const struct comm_kind *kind, uint32_t size, uint64_t generation,
+                             struct comm_seed **seed_out, struct comm_key *key_out,
+                             struct error *err) MUST_USE;
 void comm_seed_destroy(struct comm_seed **seed);
 
 /* Returns when all `size` ranks have joined: DEADLINE_EXCEEDED after timeout_ms. size 1 needs no
  * key (key->bytes 0). UNAVAILABLE where the seed is gone or of another generation. ABORTED, for
  * the others too, soon after *cancel becomes true; cancel may be NULL. */
-enum status comm_join(const struct comm_key *key, uint32_t rank, uint32_t size, uint64_t generation,
-                      uint32_t timeout_ms, const _Atomic bool *cancel, struct comm **comm_out,
+enum status comm_join(const struct comm_kind *kind, const struct comm_key *key, uint32_t rank,
+                      uint32_t size, uint64_t generation, uint32_t timeout_ms,
+                      const _Atomic bool *cancel, struct comm **comm_out,
                       struct error *err) MUST_USE;
 
 /* Ends it for the others too: what has not ended by then gives them UNAVAILABLE. */
 void comm_close(struct comm **comm);
+
+/* Where data is device memory, collectives that follow are work of this stream, each, and each
+ * wait, at most wait_ms long. Nothing where it is the host's. */
+void comm_use(struct comm *comm, void *stream, uint32_t wait_ms);
+
+/* Returns when all that the stream was told is done; at once where there is none. ABORTED,
+ * DEADLINE_EXCEEDED, UNAVAILABLE where a peer is gone, INTERNAL where this device failed. */
+enum status comm_wait(struct comm *comm, struct error *err) MUST_USE;
 
 uint32_t comm_rank(const struct comm *comm);
 uint32_t comm_size(const struct comm *comm);

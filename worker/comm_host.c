@@ -7,13 +7,12 @@
  * Buffers alternate from piece to piece. A rank that writes buffer b for piece i + 2 has passed a
  * barrier of piece i + 1, to which every rank came only after it had read b for piece i: so what is
  * still read is never written, with no barrier for that alone. */
-#include "comm.h"
+#include "comm_kind.h"
 
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include "base/check.h"
 #include "base/clock.h"
 #include "comm_shm.h"
 
@@ -31,36 +30,35 @@ enum operation_kind { OPERATION_SUM = 1, OPERATION_SUMMED, OPERATION_GATHER, OPE
 #define OPERATION(kind, root, bytes)                                                               \
     ((uint64_t)(kind) << 56 | (uint64_t)(root) << 48 | ((uint64_t)(bytes)&0xffffffffffff))
 
-struct comm_seed {
+struct seed {
+    struct comm_seed base;
     int fd; /* -1 for a group of one */
 };
 
-struct comm {
-    uint32_t rank, size;
-    uint32_t buffer; /* of the next piece */
-    _Atomic uint64_t sequence;
+struct host {
+    struct comm base;
+    uint32_t buffer;        /* of the next piece */
     _Atomic bool aborted;   /* a group of one has no shared memory to say so */
     struct histogram times; /* of all-reduces, not taken yet */
     struct comm_shm shm;    /* size > 1 */
 };
 
-static enum status enter(struct comm *comm, struct error *err);
-static enum status sum_piece(struct comm *comm, float *data, size_t count, size_t left,
+static enum status check(struct host *comm, struct error *err);
+static enum status sum_piece(struct host *comm, float *data, size_t count, size_t left,
                              struct error *err);
-static void sum_slots(const struct comm *comm, uint32_t buffer, size_t begin, size_t end,
+static void sum_slots(const struct host *comm, uint32_t buffer, size_t begin, size_t end,
                       float *out);
 static size_t slice_begin(size_t count, uint32_t rank, uint32_t size);
-static enum status put_piece(struct comm *comm, uint32_t peer, const void *data, size_t left,
+static enum status put_piece(struct host *comm, uint32_t peer, const void *data, size_t left,
                              struct error *err);
-static enum status take_piece(struct comm *comm, uint32_t peer, void *data, size_t left,
+static enum status take_piece(struct host *comm, uint32_t peer, void *data, size_t left,
                               struct error *err);
 static size_t min_size(size_t a, size_t b);
-static uint32_t next_buffer(struct comm *comm);
+static uint32_t next_buffer(struct host *comm);
 
-enum status comm_seed_create(uint32_t size, uint64_t generation, struct comm_seed **seed_out,
-                             struct comm_key *key_out, struct error *err) {
-    CHECK(size >= 1 && size <= TP_MAX);
-    struct comm_seed *seed = malloc(sizeof *seed);
+static enum status seed_create(uint32_t size, uint64_t generation, struct comm_seed **seed_out,
+                               struct comm_key *key_out, struct error *err) {
+    struct seed *seed = malloc(sizeof *seed);
     if (!seed) return error_set(err, STATUS_RESOURCE_EXHAUSTED, "no memory for a group's seed");
     seed->fd = -1;
     key_out->bytes = 0;
@@ -70,25 +68,23 @@ enum status comm_seed_create(uint32_t size, uint64_t generation, struct comm_see
         free(seed);
         return status;
     }
-    *seed_out = seed;
+    *seed_out = &seed->base;
     return STATUS_OK;
 }
 
-void comm_seed_destroy(struct comm_seed **seed) {
-    if (!*seed) return;
-    if ((*seed)->fd >= 0) close((*seed)->fd);
-    free(*seed);
-    *seed = NULL;
+static void seed_destroy(struct comm_seed *base) {
+    struct seed *seed = (struct seed *)base;
+    if (seed->fd >= 0) close(seed->fd);
+    free(seed);
 }
 
-enum status comm_join(const struct comm_key *key, uint32_t rank, uint32_t size, uint64_t generation,
-                      uint32_t timeout_ms, const _Atomic bool *cancel, struct comm **comm_out,
-                      struct error *err) {
-    CHECK(size >= 1 && size <= TP_MAX && rank < size);
-    struct comm *comm = calloc(1, sizeof *comm);
+static enum status join(const struct comm_key *key, uint32_t rank, uint32_t size,
+                        uint64_t generation, uint32_t timeout_ms, const _Atomic bool *cancel,
+                        struct comm **comm_out, struct error *err) {
+    struct host *comm = calloc(1, sizeof *comm);
     if (!comm) return error_set(err, STATUS_RESOURCE_EXHAUSTED, "no memory for a communicator");
-    comm->rank = rank;
-    comm->size = size;
+    comm->base.rank = rank;
+    comm->base.size = size;
     enum status status = STATUS_OK;
     if (size > 1)
         status = comm_shm_join(&comm->shm, key, rank, size, generation, timeout_ms, cancel, err);
@@ -96,33 +92,26 @@ enum status comm_join(const struct comm_key *key, uint32_t rank, uint32_t size, 
         free(comm);
         return status;
     }
-    *comm_out = comm;
+    *comm_out = &comm->base;
     return STATUS_OK;
 }
 
-void comm_close(struct comm **comm) {
-    if (!*comm) return;
-    if ((*comm)->size > 1) comm_shm_leave(&(*comm)->shm);
-    free(*comm);
-    *comm = NULL;
+static void leave(struct comm *base) {
+    struct host *comm = (struct host *)base;
+    if (base->size > 1) comm_shm_leave(&comm->shm);
+    free(comm);
 }
 
-const void *comm_memory(const struct comm *comm, size_t *bytes_out) {
-    *bytes_out = comm->size > 1 ? comm->shm.bytes : 0;
-    return comm->size > 1 ? comm->shm.head : NULL;
+static const void *memory(const struct comm *base, size_t *bytes_out) {
+    const struct host *comm = (const struct host *)base;
+    *bytes_out = comm->base.size > 1 ? comm->shm.bytes : 0;
+    return comm->base.size > 1 ? comm->shm.head : NULL;
 }
 
-uint32_t comm_rank(const struct comm *comm) {
-    return comm->rank;
-}
-
-uint32_t comm_size(const struct comm *comm) {
-    return comm->size;
-}
-
-enum status comm_all_reduce(struct comm *comm, float *data, size_t count, struct error *err) {
-    enum status status = enter(comm, err);
-    if (comm->size == 1) return status;
+static enum status all_reduce(struct comm *base, float *data, size_t count, struct error *err) {
+    struct host *comm = (struct host *)base;
+    enum status status = check(comm, err);
+    if (comm->base.size == 1) return status;
     int64_t begin_ns = clock_now_ns();
     for (size_t done = 0; done < count && status == STATUS_OK;) {
         size_t piece = min_size(count - done, SLOT_FLOATS);
@@ -133,20 +122,21 @@ enum status comm_all_reduce(struct comm *comm, float *data, size_t count, struct
     return status;
 }
 
-enum status comm_all_gather(struct comm *comm, const void *mine, size_t bytes, void *out,
-                            struct error *err) {
-    enum status status = enter(comm, err);
-    uint8_t *own = (uint8_t *)out + comm->rank * bytes;
+static enum status all_gather(struct comm *base, const void *mine, size_t bytes, void *out,
+                              struct error *err) {
+    struct host *comm = (struct host *)base;
+    enum status status = check(comm, err);
+    uint8_t *own = (uint8_t *)out + comm->base.rank * bytes;
     if (status != STATUS_OK) return status;
     if (own != mine) memcpy(own, mine, bytes);
-    if (comm->size == 1) return STATUS_OK;
+    if (comm->base.size == 1) return STATUS_OK;
     for (size_t done = 0; done < bytes && status == STATUS_OK;) {
         size_t piece = min_size(bytes - done, COMM_SHM_SLOT_BYTES);
         uint32_t buffer = next_buffer(comm);
-        memcpy(comm_shm_slot(&comm->shm, buffer, comm->rank), own + done, piece);
+        memcpy(comm_shm_slot(&comm->shm, buffer, comm->base.rank), own + done, piece);
         status = comm_shm_meet(&comm->shm, OPERATION(OPERATION_GATHER, 0, bytes - done), err);
-        for (uint32_t rank = 0; rank < comm->size && status == STATUS_OK; rank++)
-            if (rank != comm->rank)
+        for (uint32_t rank = 0; rank < comm->base.size && status == STATUS_OK; rank++)
+            if (rank != comm->base.rank)
                 memcpy((uint8_t *)out + rank * bytes + done,
                        comm_shm_slot(&comm->shm, buffer, rank), piece);
         done += piece;
@@ -154,26 +144,27 @@ enum status comm_all_gather(struct comm *comm, const void *mine, size_t bytes, v
     return status;
 }
 
-enum status comm_broadcast(struct comm *comm, void *data, size_t bytes, uint32_t root,
-                           struct error *err) {
-    CHECK(root < comm->size);
-    enum status status = enter(comm, err);
-    if (comm->size == 1) return status;
+static enum status broadcast(struct comm *base, void *data, size_t bytes, uint32_t root,
+                             struct error *err) {
+    struct host *comm = (struct host *)base;
+    enum status status = check(comm, err);
+    if (comm->base.size == 1) return status;
     for (size_t done = 0; done < bytes && status == STATUS_OK;) {
         size_t piece = min_size(bytes - done, COMM_SHM_SLOT_BYTES);
         void *slot = comm_shm_slot(&comm->shm, next_buffer(comm), root);
-        if (root == comm->rank) memcpy(slot, (uint8_t *)data + done, piece);
+        if (root == comm->base.rank) memcpy(slot, (uint8_t *)data + done, piece);
         status = comm_shm_meet(&comm->shm, OPERATION(OPERATION_BROADCAST, root, bytes - done), err);
-        if (root != comm->rank && status == STATUS_OK) memcpy((uint8_t *)data + done, slot, piece);
+        if (root != comm->base.rank && status == STATUS_OK)
+            memcpy((uint8_t *)data + done, slot, piece);
         done += piece;
     }
     return status;
 }
 
-enum status comm_send(struct comm *comm, uint32_t peer, const void *data, size_t bytes,
-                      struct error *err) {
-    CHECK(peer < comm->size && peer != comm->rank);
-    enum status status = enter(comm, err);
+static enum status send_to(struct comm *base, uint32_t peer, const void *data, size_t bytes,
+                           struct error *err) {
+    struct host *comm = (struct host *)base;
+    enum status status = check(comm, err);
     if (status != STATUS_OK) return status;
     size_t left = bytes;
     do { /* at least one piece: a message of no bytes is a message */
@@ -183,10 +174,10 @@ enum status comm_send(struct comm *comm, uint32_t peer, const void *data, size_t
     return status;
 }
 
-enum status comm_recv(struct comm *comm, uint32_t peer, void *data, size_t bytes,
-                      struct error *err) {
-    CHECK(peer < comm->size && peer != comm->rank);
-    enum status status = enter(comm, err);
+static enum status recv_from(struct comm *base, uint32_t peer, void *data, size_t bytes,
+                             struct error *err) {
+    struct host *comm = (struct host *)base;
+    enum status status = check(comm, err);
     if (status != STATUS_OK) return status;
     size_t left = bytes;
     do {
@@ -196,42 +187,39 @@ enum status comm_recv(struct comm *comm, uint32_t peer, void *data, size_t bytes
     return status;
 }
 
-void comm_abort(struct comm *comm) {
+static void break_off(struct comm *base) {
+    struct host *comm = (struct host *)base;
     atomic_store(&comm->aborted, true);
-    if (comm->size > 1) comm_shm_break(&comm->shm, COMM_SHM_ABORTED, comm->rank);
+    if (comm->base.size > 1) comm_shm_break(&comm->shm, COMM_SHM_ABORTED, comm->base.rank);
 }
 
-void comm_take_times(struct comm *comm, struct histogram *into) {
+static void take_times(struct comm *base, struct histogram *into) {
+    struct host *comm = (struct host *)base;
     histogram_add(into, &comm->times);
     comm->times = (struct histogram){.sum_ns = 0};
 }
 
-uint64_t comm_sequence(const struct comm *comm) {
-    return atomic_load_explicit(&comm->sequence, memory_order_relaxed);
-}
-
-static enum status enter(struct comm *comm, struct error *err) {
-    atomic_fetch_add_explicit(&comm->sequence, 1, memory_order_relaxed);
-    if (comm->size > 1) return comm_shm_status(&comm->shm, err);
+static enum status check(struct host *comm, struct error *err) {
+    if (comm->base.size > 1) return comm_shm_status(&comm->shm, err);
     if (!atomic_load(&comm->aborted)) return STATUS_OK;
     return error_set(err, STATUS_ABORTED, "collectives were aborted by rank 0");
 }
 
 /* left: floats of the operation from this piece on; peers with another number are found out. */
-static enum status sum_piece(struct comm *comm, float *data, size_t count, size_t left,
+static enum status sum_piece(struct host *comm, float *data, size_t count, size_t left,
                              struct error *err) {
     struct comm_shm *shm = &comm->shm;
     uint32_t buffer = next_buffer(comm);
-    memcpy(comm_shm_slot(shm, buffer, comm->rank), data, count * sizeof(float));
+    memcpy(comm_shm_slot(shm, buffer, comm->base.rank), data, count * sizeof(float));
     enum status status = comm_shm_meet(shm, OPERATION(OPERATION_SUM, 0, left), err);
     if (status != STATUS_OK) return status;
     if (count * sizeof(float) <= SMALL_SUM_BYTES) {
         sum_slots(comm, buffer, 0, count, data);
         return STATUS_OK;
     }
-    float *sum = comm_shm_slot(shm, buffer, comm->size);
-    size_t begin = slice_begin(count, comm->rank, comm->size);
-    size_t end = slice_begin(count, comm->rank + 1, comm->size);
+    float *sum = comm_shm_slot(shm, buffer, comm->base.size);
+    size_t begin = slice_begin(count, comm->base.rank, comm->base.size);
+    size_t end = slice_begin(count, comm->base.rank + 1, comm->base.size);
     sum_slots(comm, buffer, begin, end, sum + begin);
     status = comm_shm_meet(shm, OPERATION(OPERATION_SUMMED, 0, left), err);
     if (status == STATUS_OK) memcpy(data, sum, count * sizeof(float));
@@ -239,17 +227,17 @@ static enum status sum_piece(struct comm *comm, float *data, size_t count, size_
 }
 
 /* out[0, end - begin) = the ranks' [begin, end), summed by the tree of comm.h. */
-static void sum_slots(const struct comm *comm, uint32_t buffer, size_t begin, size_t end,
+static void sum_slots(const struct host *comm, uint32_t buffer, size_t begin, size_t end,
                       float *out) {
     float part[TP_MAX][SUM_BLOCK] = {{0}};
     for (size_t at = begin; at < end; at += SUM_BLOCK) {
         size_t count = min_size(end - at, SUM_BLOCK);
-        for (uint32_t rank = 0; rank < comm->size; rank++) {
+        for (uint32_t rank = 0; rank < comm->base.size; rank++) {
             const float *slot = comm_shm_slot(&comm->shm, buffer, rank);
             memcpy(part[rank], slot + at, count * sizeof(float));
         }
-        for (uint32_t width = 1; width < comm->size; width *= 2)
-            for (uint32_t rank = 0; rank + width < comm->size; rank += 2 * width)
+        for (uint32_t width = 1; width < comm->base.size; width *= 2)
+            for (uint32_t rank = 0; rank + width < comm->base.size; rank += 2 * width)
                 for (uint32_t i = 0; i < SUM_BLOCK; i++)
                     part[rank][i] += part[rank + width][i];
         memcpy(out + (at - begin), part[0], count * sizeof(float));
@@ -262,9 +250,9 @@ static size_t slice_begin(size_t count, uint32_t rank, uint32_t size) {
     return min_size(count, lines * rank / size * LINE_FLOATS);
 }
 
-static enum status put_piece(struct comm *comm, uint32_t peer, const void *data, size_t left,
+static enum status put_piece(struct host *comm, uint32_t peer, const void *data, size_t left,
                              struct error *err) {
-    struct comm_shm_channel channel = comm_shm_channel(&comm->shm, comm->rank, peer);
+    struct comm_shm_channel channel = comm_shm_channel(&comm->shm, comm->base.rank, peer);
     uint32_t sent = comm_shm_count(channel.sent);
     uint32_t taken_when_full = (sent - COMM_SHM_PIECES) & COMM_SHM_COUNT_MASK;
     enum status status = comm_shm_wait(&comm->shm, channel.taken, taken_when_full, peer, err);
@@ -276,9 +264,9 @@ static enum status put_piece(struct comm *comm, uint32_t peer, const void *data,
     return STATUS_OK;
 }
 
-static enum status take_piece(struct comm *comm, uint32_t peer, void *data, size_t left,
+static enum status take_piece(struct host *comm, uint32_t peer, void *data, size_t left,
                               struct error *err) {
-    struct comm_shm_channel channel = comm_shm_channel(&comm->shm, peer, comm->rank);
+    struct comm_shm_channel channel = comm_shm_channel(&comm->shm, peer, comm->base.rank);
     uint32_t taken = comm_shm_count(channel.taken);
     enum status status = comm_shm_wait(&comm->shm, channel.sent, taken, peer, err);
     if (status != STATUS_OK) return status;
@@ -296,8 +284,23 @@ static size_t min_size(size_t a, size_t b) {
     return a < b ? a : b;
 }
 
-static uint32_t next_buffer(struct comm *comm) {
+static uint32_t next_buffer(struct host *comm) {
     uint32_t buffer = comm->buffer;
     comm->buffer ^= 1;
     return buffer;
 }
+
+const struct comm_kind comm_host = {
+    .seed_create = seed_create,
+    .seed_destroy = seed_destroy,
+    .join = join,
+    .close = leave,
+    .all_reduce = all_reduce,
+    .all_gather = all_gather,
+    .broadcast = broadcast,
+    .send = send_to,
+    .recv = recv_from,
+    .memory = memory,
+    .abort = break_off,
+    .take_times = take_times,
+};

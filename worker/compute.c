@@ -257,8 +257,8 @@ static void do_prepare(struct compute *compute, const struct control_group *grou
     struct comm_key key = {0};
     struct error err;
     comm_seed_destroy(&compute->seed);
-    enum status status = comm_seed_create(group->size, group->generation, &compute->seed, &key,
-                                          &err);
+    enum status status = comm_seed_create(&comm_host, group->size, group->generation,
+                                          &compute->seed, &key, &err);
     if (status != STATUS_OK) {
         post_fault(compute, group->generation, 0, &err, -1);
         return;
@@ -325,7 +325,7 @@ static void do_form(struct compute *compute, const struct control_group *group) 
     /* A resize may have been cut off by the end of the generation before. */
     if (status == STATUS_OK) status = set_pages(compute, group->page_count, NULL, 0, &err);
     if (status == STATUS_OK)
-        status = comm_join(&key, compute->options.rank, group->size, group->generation,
+        status = comm_join(&comm_host, &key, compute->options.rank, group->size, group->generation,
                            JOIN_TIMEOUT_MS, &compute->join_cancelled, &comm, &err);
     comm_seed_destroy(&compute->seed);
     if (status == STATUS_OK) {

@@ -195,7 +195,8 @@ static void open_group(const struct options *options, struct group *group) {
     struct comm_seed *seed = NULL;
     struct comm_key key = {.bytes = 0};
     struct error err;
-    if (options->tp > 1 && comm_seed_create(options->tp, 1, &seed, &key, &err) != STATUS_OK) {
+    if (options->tp > 1 &&
+        comm_seed_create(&comm_host, options->tp, 1, &seed, &key, &err) != STATUS_OK) {
         fprintf(stderr, "bench_model: %s\n", err.text);
         exit(1);
     }

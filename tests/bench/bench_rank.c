@@ -72,7 +72,8 @@ struct bench_rank *bench_rank_open(const char *model, uint32_t rank, uint32_t tp
     struct comm *comm = NULL;
     REQUIRE(engine_create(bench->weights, &options, &bench->engine, &err) == STATUS_OK, "%s",
             err.text);
-    REQUIRE(comm_join(key, rank, tp, GENERATION, JOIN_WAIT_MS, NULL, &comm, &err) == STATUS_OK,
+    REQUIRE(comm_join(&comm_host, key, rank, tp, GENERATION, JOIN_WAIT_MS, NULL, &comm, &err) ==
+                STATUS_OK,
             "%s", err.text);
     engine_set_group(bench->engine, GENERATION, comm);
     for (uint32_t page = 0; page < PAGE_COUNT; page++)

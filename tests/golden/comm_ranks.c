@@ -24,8 +24,8 @@ static bool run_rank(const struct comm_key *key, uint32_t rank, uint32_t size, r
                      void *user) {
     struct comm *comm = NULL;
     struct error err;
-    if (comm_join(key, rank, size, RANKS_GENERATION, RANKS_JOIN_MS, NULL, &comm, &err) !=
-        STATUS_OK) {
+    if (comm_join(&comm_host, key, rank, size, RANKS_GENERATION, RANKS_JOIN_MS, NULL, &comm,
+                  &err) != STATUS_OK) {
         fprintf(stderr, "rank %u: join: %s\n", rank, err.text);
         return false;
     }
@@ -44,7 +44,7 @@ bool comm_ranks_threads(uint32_t size, rank_fn *fn, void *user) {
     struct comm_seed *seed = NULL;
     struct comm_key key;
     struct rank_thread rank[TP_MAX];
-    CHECK(comm_seed_create(size, RANKS_GENERATION, &seed, &key, NULL) == STATUS_OK);
+    CHECK(comm_seed_create(&comm_host, size, RANKS_GENERATION, &seed, &key, NULL) == STATUS_OK);
     for (uint32_t i = 0; i < size; i++) {
         rank[i] = (struct rank_thread){
             .key = &key, .rank = i, .size = size, .fn = fn, .user = user};
@@ -63,7 +63,7 @@ bool comm_ranks_processes(uint32_t size, rank_fn *fn, void *user) {
     struct comm_seed *seed = NULL;
     struct comm_key key;
     pid_t pid[TP_MAX];
-    CHECK(comm_seed_create(size, RANKS_GENERATION, &seed, &key, NULL) == STATUS_OK);
+    CHECK(comm_seed_create(&comm_host, size, RANKS_GENERATION, &seed, &key, NULL) == STATUS_OK);
     for (uint32_t i = 0; i < size; i++)
         pid[i] = comm_ranks_fork(&key, i, size, fn, user);
     bool good = true;

@@ -81,8 +81,8 @@ struct rig *rig_open(const struct rig_options *options, uint32_t rank, const str
     REQUIRE(engine_create(rig->weights, &engine, &rig->engine, &err) == STATUS_OK, "%s", err.text);
     struct comm *comm = NULL;
     const struct comm_key no_key = {.bytes = 0};
-    REQUIRE(comm_join(key ? key : &no_key, rank, options->tp, RIG_GENERATION, RIG_WAIT_S * 1000,
-                      NULL, &comm, &err) == STATUS_OK,
+    REQUIRE(comm_join(&comm_host, key ? key : &no_key, rank, options->tp, RIG_GENERATION,
+                      RIG_WAIT_S * 1000, NULL, &comm, &err) == STATUS_OK,
             "%s", err.text);
     engine_set_group(rig->engine, RIG_GENERATION, comm);
     rig->page_taken = calloc(rig->page_count, sizeof *rig->page_taken);
@@ -109,7 +109,8 @@ void rig_close(struct rig **rig) {
 void rig_restart(struct rig *rig) {
     const struct comm_key no_key = {.bytes = 0};
     struct comm *comm = NULL;
-    REQUIRE(comm_join(&no_key, 0, 1, RIG_GENERATION, 0, NULL, &comm, NULL) == STATUS_OK, "join");
+    REQUIRE(comm_join(&comm_host, &no_key, 0, 1, RIG_GENERATION, 0, NULL, &comm, NULL) == STATUS_OK,
+            "join");
     engine_set_group(rig->engine, RIG_GENERATION, comm);
     rig->step = 0;
     for (uint32_t slot = 0; slot < RIG_SLOTS; slot++)
@@ -242,8 +243,9 @@ void rig_fork_ranks(const struct rig_options *options,
     struct comm_key key;
     struct error err;
     pid_t pid[TP_MAX];
-    REQUIRE(comm_seed_create(options->tp, RIG_GENERATION, &seed, &key, &err) == STATUS_OK, "%s",
-            err.text);
+    REQUIRE(comm_seed_create(&comm_host, options->tp, RIG_GENERATION, &seed, &key, &err) ==
+                STATUS_OK,
+            "%s", err.text);
     fflush(NULL);
     for (uint32_t rank = 0; rank < options->tp; rank++) {
         pid[rank] = fork();

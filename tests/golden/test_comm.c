@@ -260,7 +260,8 @@ static void test_a_killed_rank_frees_all_others(void **state) {
         struct comm_seed *seed = NULL;
         struct comm_key key;
         pid_t pid[4];
-        assert_int_equal(comm_seed_create(4, RANKS_GENERATION, &seed, &key, NULL), STATUS_OK);
+        assert_int_equal(comm_seed_create(&comm_host, 4, RANKS_GENERATION, &seed, &key, NULL),
+                         STATUS_OK);
         for (uint32_t rank = 0; rank < 4; rank++)
             pid[rank] = comm_ranks_fork(&key, rank, 4, second_rank_is_killed, NULL);
         if (reaped_at_once) assert_int_equal(comm_ranks_await(pid[2]), SIGKILL);
@@ -395,10 +396,12 @@ static void test_a_rank_that_does_not_come(void **state) {
     struct comm_key key;
     struct comm *comm = NULL;
     struct error err;
-    assert_int_equal(comm_seed_create(2, 9, &seed, &key, &err), STATUS_OK);
-    assert_int_equal(comm_join(&key, 0, 2, 9, 200, NULL, &comm, &err), STATUS_DEADLINE_EXCEEDED);
+    assert_int_equal(comm_seed_create(&comm_host, 2, 9, &seed, &key, &err), STATUS_OK);
+    assert_int_equal(comm_join(&comm_host, &key, 0, 2, 9, 200, NULL, &comm, &err),
+                     STATUS_DEADLINE_EXCEEDED);
     assert_string_equal(err.text, "rank 1 did not come in time");
-    assert_int_equal(comm_join(&key, 1, 2, 9, 200, NULL, &comm, &err), STATUS_DEADLINE_EXCEEDED);
+    assert_int_equal(comm_join(&comm_host, &key, 1, 2, 9, 200, NULL, &comm, &err),
+                     STATUS_DEADLINE_EXCEEDED);
     assert_null(comm);
     comm_seed_destroy(&seed);
 }
@@ -411,9 +414,11 @@ static void test_a_join_called_off(void **state) {
     struct comm *comm = NULL;
     struct error err;
     const _Atomic bool cancel = true;
-    assert_int_equal(comm_seed_create(3, 9, &seed, &key, &err), STATUS_OK);
-    assert_int_equal(comm_join(&key, 1, 3, 9, 60000, &cancel, &comm, &err), STATUS_ABORTED);
-    assert_int_equal(comm_join(&key, 0, 3, 9, 60000, NULL, &comm, &err), STATUS_ABORTED);
+    assert_int_equal(comm_seed_create(&comm_host, 3, 9, &seed, &key, &err), STATUS_OK);
+    assert_int_equal(comm_join(&comm_host, &key, 1, 3, 9, 60000, &cancel, &comm, &err),
+                     STATUS_ABORTED);
+    assert_int_equal(comm_join(&comm_host, &key, 0, 3, 9, 60000, NULL, &comm, &err),
+                     STATUS_ABORTED);
     assert_string_equal(err.text, "collectives were aborted by rank 1");
     assert_null(comm);
     comm_seed_destroy(&seed);
@@ -431,28 +436,35 @@ static void test_bad_keys(void **state) {
     struct comm_key key;
     struct comm *comm = NULL;
     struct error err;
-    assert_int_equal(comm_seed_create(3, 9, &seed, &key, &err), STATUS_OK);
-    assert_int_equal(comm_join(&key, 0, 3, 8, 100, NULL, &comm, &err), STATUS_UNAVAILABLE);
+    assert_int_equal(comm_seed_create(&comm_host, 3, 9, &seed, &key, &err), STATUS_OK);
+    assert_int_equal(comm_join(&comm_host, &key, 0, 3, 8, 100, NULL, &comm, &err),
+                     STATUS_UNAVAILABLE);
     assert_string_equal(err.text, "the group's key is of generation 9, not 8");
-    assert_int_equal(comm_join(&key, 0, 2, 9, 100, NULL, &comm, &err), STATUS_INVALID_ARGUMENT);
+    assert_int_equal(comm_join(&comm_host, &key, 0, 2, 9, 100, NULL, &comm, &err),
+                     STATUS_INVALID_ARGUMENT);
     assert_string_equal(err.text, "the group's key is for 3 ranks, not 2");
-    assert_int_equal(comm_join(&key, 0, 8, 9, 100, NULL, &comm, &err), STATUS_INVALID_ARGUMENT);
+    assert_int_equal(comm_join(&comm_host, &key, 0, 8, 9, 100, NULL, &comm, &err),
+                     STATUS_INVALID_ARGUMENT);
 
     struct comm_key other = key;
     uint8_t *digit = &other.data[other.bytes - 1];
     *digit = *digit == '0' ? '1' : '0';
-    assert_int_equal(comm_join(&other, 0, 3, 9, 100, NULL, &comm, &err), STATUS_UNAVAILABLE);
+    assert_int_equal(comm_join(&comm_host, &other, 0, 3, 9, 100, NULL, &comm, &err),
+                     STATUS_UNAVAILABLE);
     comm_seed_destroy(&seed);
-    assert_int_equal(comm_join(&key, 0, 3, 9, 100, NULL, &comm, &err), STATUS_UNAVAILABLE);
+    assert_int_equal(comm_join(&comm_host, &key, 0, 3, 9, 100, NULL, &comm, &err),
+                     STATUS_UNAVAILABLE);
 
     /* The number of the seed's descriptor, used again by something else. */
     unsigned number = 0;
     assert_int_equal(sscanf(strstr((const char *)key.data, "fd/"), "fd/%u", &number), 1);
     int fd = memfd_create("other", MFD_ALLOW_SEALING);
     assert_int_equal(dup2(fd, (int)number), (int)number);
-    assert_int_equal(comm_join(&key, 0, 3, 9, 100, NULL, &comm, &err), STATUS_UNAVAILABLE);
+    assert_int_equal(comm_join(&comm_host, &key, 0, 3, 9, 100, NULL, &comm, &err),
+                     STATUS_UNAVAILABLE);
     assert_int_equal(fcntl((int)number, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW), 0);
-    assert_int_equal(comm_join(&key, 0, 3, 9, 100, NULL, &comm, &err), STATUS_UNAVAILABLE);
+    assert_int_equal(comm_join(&comm_host, &key, 0, 3, 9, 100, NULL, &comm, &err),
+                     STATUS_UNAVAILABLE);
     if (fd != (int)number) close(fd);
     close((int)number);
 
@@ -465,7 +477,7 @@ static void test_bad_keys(void **state) {
                                "/proc/1/fd/2/../2#0000000000000000"};
     for (size_t i = 0; i < COUNT_OF(bad); i++) {
         other = key_of(bad[i]);
-        assert_int_equal(comm_join(&other, 0, 3, 9, 100, NULL, &comm, &err),
+        assert_int_equal(comm_join(&comm_host, &other, 0, 3, 9, 100, NULL, &comm, &err),
                          STATUS_INVALID_ARGUMENT);
     }
     assert_null(comm);
@@ -474,8 +486,8 @@ static void test_bad_keys(void **state) {
 static bool another_of_my_rank(struct comm *comm, void *user) {
     struct comm *twin = NULL;
     struct error err;
-    EXPECT(comm_join(user, comm_rank(comm), 2, RANKS_GENERATION, 100, NULL, &twin, &err) ==
-           STATUS_ALREADY_EXISTS);
+    EXPECT(comm_join(&comm_host, user, comm_rank(comm), 2, RANKS_GENERATION, 100, NULL, &twin,
+                     &err) == STATUS_ALREADY_EXISTS);
     float one = 1;
     EXPECT(comm_all_reduce(comm, &one, 1, NULL) == STATUS_OK);
     return true;
@@ -485,7 +497,8 @@ static void test_a_rank_joins_once(void **state) {
     (void)state;
     struct comm_seed *seed = NULL;
     struct comm_key key;
-    assert_int_equal(comm_seed_create(2, RANKS_GENERATION, &seed, &key, NULL), STATUS_OK);
+    assert_int_equal(comm_seed_create(&comm_host, 2, RANKS_GENERATION, &seed, &key, NULL),
+                     STATUS_OK);
     pid_t first = comm_ranks_fork(&key, 0, 2, another_of_my_rank, &key);
     pid_t second = comm_ranks_fork(&key, 1, 2, another_of_my_rank, &key);
     assert_int_equal(comm_ranks_await(first), 0);

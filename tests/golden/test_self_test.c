@@ -235,8 +235,8 @@ static void *climb(void *argument) {
     struct rig rig;
     struct comm *comm;
     rig_init(&rig, &usual);
-    if (comm_join(member->key, member->rank, member->size, 1, 10000, NULL, &comm, &member->err) !=
-        STATUS_OK)
+    if (comm_join(&comm_host, member->key, member->rank, member->size, 1, 10000, NULL, &comm,
+                  &member->err) != STATUS_OK)
         abort();
     if (member->lies) {
         float sum[16] = {1e6f};
@@ -253,7 +253,7 @@ static void run_members(struct member *member, uint32_t size) {
     struct comm_seed *seed;
     struct comm_key key = {.bytes = 0};
     struct error err;
-    assert_int_equal(comm_seed_create(size, 1, &seed, &key, &err), STATUS_OK);
+    assert_int_equal(comm_seed_create(&comm_host, size, 1, &seed, &key, &err), STATUS_OK);
     for (uint32_t rank = 0; rank < size; rank++) {
         member[rank].key = &key;
         member[rank].rank = rank;

@@ -66,11 +66,11 @@ static void *rank_main(void *user) {
     check(cudaMemcpyAsync(rank->device, rank->host, BYTES, cudaMemcpyHostToDevice, rank->stream));
     check(cudaStreamSynchronize(rank->stream));
     struct comm *comm;
-    rank->joined = comm_join(rank->key, rank->rank, rank->size, 7, rank->join_ms, rank->cancel,
-                             &comm, &rank->err);
+    rank->joined = comm_join(&comm_nccl, rank->key, rank->rank, rank->size, 7, rank->join_ms,
+                             rank->cancel, &comm, &rank->err);
     rank->status = rank->joined;
     if (rank->joined == STATUS_OK) {
-        comm_nccl_use(comm, rank->stream, rank->wait_ms);
+        comm_use(comm, rank->stream, rank->wait_ms);
         rank->comm = comm;
         rank->status = rank->body(rank, &rank->err);
         pthread_mutex_lock(&closing[rank->rank]);
@@ -111,7 +111,7 @@ static void run(uint32_t size, body_fn *body, const struct rank *how) {
     struct comm_seed *seed;
     struct comm_key key;
     struct error err;
-    assert_int_equal(comm_seed_create(size, 7, &seed, &key, &err), STATUS_OK);
+    assert_int_equal(comm_seed_create(&comm_nccl, size, 7, &seed, &key, &err), STATUS_OK);
     start(size, body, how, &key);
     finish(size);
     comm_seed_destroy(&seed);
@@ -139,7 +139,7 @@ static void assert_all(uint32_t size, enum status status) {
 static enum status fetch(struct rank *rank, struct error *err) {
     check(cudaMemcpyAsync(rank->host, rank->device, rank->size * BYTES, cudaMemcpyDeviceToHost,
                           rank->stream));
-    return comm_nccl_wait(rank->comm, err);
+    return comm_wait(rank->comm, err);
 }
 
 static enum status wrong(struct rank *rank, const char *what, struct error *err) {
@@ -207,7 +207,7 @@ static enum status replay(struct rank *rank, struct error *err) {
     check(cudaGraphDestroy(graph));
     for (int i = 0; i < 3 && status == STATUS_OK; i++) {
         check(cudaGraphLaunch(exec, rank->stream));
-        status = comm_nccl_wait(rank->comm, err);
+        status = comm_wait(rank->comm, err);
     }
     if (status == STATUS_OK) status = fetch(rank, err);
     float sum = value_of(0, 5) + value_of(1, 5);
@@ -335,17 +335,18 @@ static void no_id_is_said(void **state) {
     struct comm_key key;
     struct error err;
     stub_nccl_order(-1, STUB_GET_ID, STUB_FAILS, ncclSystemError);
-    assert_int_equal(comm_seed_create(2, 7, &seed, &key, &err), STATUS_UNAVAILABLE);
+    assert_int_equal(comm_seed_create(&comm_nccl, 2, 7, &seed, &key, &err), STATUS_UNAVAILABLE);
     assert_non_null(strstr(err.text, "unhandled system error"));
     key.bytes = 5;
     struct comm *comm;
-    assert_int_equal(comm_join(&key, 0, 2, 7, WAIT_MS, NULL, &comm, &err), STATUS_INVALID_ARGUMENT);
+    assert_int_equal(comm_join(&comm_nccl, &key, 0, 2, 7, WAIT_MS, NULL, &comm, &err),
+                     STATUS_INVALID_ARGUMENT);
 }
 
 /* From another thread, as the control thread does. */
 static enum status stuck_until_aborted(struct rank *rank, struct error *err) {
     enum status status = comm_all_reduce(rank->comm, rank->device, COUNT, err);
-    return status == STATUS_OK ? comm_nccl_wait(rank->comm, err) : status;
+    return status == STATUS_OK ? comm_wait(rank->comm, err) : status;
 }
 
 static void aborts_reach_whoever_is_stuck(void **state) {
@@ -357,7 +358,7 @@ static void aborts_reach_whoever_is_stuck(void **state) {
         struct comm_key key;
         struct error err;
         stub_nccl_order(-1, STUB_ALL_REDUCE, fates[f], ncclSuccess);
-        assert_int_equal(comm_seed_create(2, 7, &seed, &key, &err), STATUS_OK);
+        assert_int_equal(comm_seed_create(&comm_nccl, 2, 7, &seed, &key, &err), STATUS_OK);
         start(2, stuck_until_aborted, &patient, &key);
         for (uint32_t r = 0; r < 2; r++) {
             struct comm *comm;
@@ -375,7 +376,7 @@ static void aborts_reach_whoever_is_stuck(void **state) {
 
 static enum status device_fails(struct rank *rank, struct error *err) {
     simt_cuda_fail(0, cudaErrorIllegalAddress);
-    enum status status = comm_nccl_wait(rank->comm, err);
+    enum status status = comm_wait(rank->comm, err);
     if (status != STATUS_INTERNAL) return status;
     struct error again;
     return comm_all_reduce(rank->comm, rank->device, COUNT, &again); /* it stays broken */
