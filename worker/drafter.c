@@ -140,9 +140,9 @@ static enum status make_kv(struct drafter *drafter, struct error *err) {
     const struct drafter_weights *weights = drafter->weights;
     const struct kv_pool_shape shape = {
         .layers = weights->spec.layers,
-        .token_dim = 2 * weights->kv_heads * weights->spec.head_dim,
         .page_tok = options->page_tok,
-        .dtype = options->kv_dtype,
+        .tok_bytes = kv_tok_bytes(options->kv_dtype, weights->kv_heads * weights->spec.head_dim,
+                                  weights->kv_heads * weights->spec.head_dim),
     };
     enum status status = kv_pool_create(&shape, &drafter->kv, err);
     if (status == STATUS_OK) status = kv_pool_resize(drafter->kv, options->page_count, err);
@@ -213,16 +213,13 @@ enum status drafter_resize(struct drafter *drafter, uint32_t page_count, struct 
 
 void drafter_copy_pages(struct drafter *drafter, const struct model *model,
                         const struct kv_page_copy *copies, uint32_t count) {
-    const struct drafter_weights *weights = drafter->weights;
-    for (uint32_t layer = 0; layer < weights->spec.layers; layer++)
-        model->backend->kv_copy(
-            &(struct kv_copy_args){.kv = kv_pool_layer(drafter->kv, layer),
-                                   .kv_dtype = drafter->options.kv_dtype,
-                                   .copies = copies,
-                                   .copy_count = count,
-                                   .page_tok = drafter->options.page_tok,
-                                   .token_dim = 2 * weights->kv_heads * weights->spec.head_dim},
-            model->ctx);
+    for (uint32_t layer = 0; layer < kv_pool_layers(drafter->kv); layer++)
+        model->backend->kv_copy(&(struct kv_copy_args){.kv = kv_pool_layer(drafter->kv, layer),
+                                                       .copies = copies,
+                                                       .copy_count = count,
+                                                       .page_tok = drafter->options.page_tok,
+                                                       .tok_bytes = kv_pool_tok_bytes(drafter->kv)},
+                                model->ctx);
     if (drafter->shadow) kv_shadow_copy(drafter->shadow, copies, count);
 }
 

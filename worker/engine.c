@@ -200,15 +200,18 @@ static enum status check_options(const struct weights *weights,
     return STATUS_OK;
 }
 
+static enum kernel_dtype kv_dtype_of(const struct engine_options *options) {
+    return options->kv_dtype == KV_F32 ? KERNEL_F32 : KERNEL_BF16;
+}
+
 static enum status create_parts(struct engine *engine, struct error *err) {
     const struct engine_options *options = &engine->options;
     const struct weights *weights = engine->weights;
     const struct model_spec *spec = &weights->spec;
     const struct kv_pool_shape shape = {
         .layers = spec->layers,
-        .token_dim = spec->kv_rank + spec->rope_dim,
         .page_tok = options->page_tok,
-        .dtype = options->kv_dtype == KV_F32 ? KERNEL_F32 : KERNEL_BF16,
+        .tok_bytes = kv_tok_bytes(kv_dtype_of(options), spec->kv_rank, spec->rope_dim),
     };
     const struct step_limits limits = {
         .rows_max = options->max_rows,
@@ -262,7 +265,7 @@ static enum status create_drafter(struct engine *engine, struct error *err) {
                               .page_tok = options->page_tok,
                               .page_count = options->page_count,
                               .page_cap = options->page_cap,
-                              .kv_dtype = options->kv_dtype == KV_F32 ? KERNEL_F32 : KERNEL_BF16,
+                              .kv_dtype = kv_dtype_of(options),
                               .vocab_count = weights->vocab_count,
                               .window = options->draft_window,
                               .shadow_hash = options->shadow_hash,
@@ -286,7 +289,7 @@ static void make_model(struct engine *engine) {
         .weights = engine->weights,
         .scratch = &engine->scratch,
         .kv = engine->kv,
-        .kv_dtype = options->kv_dtype == KV_F32 ? KERNEL_F32 : KERNEL_BF16,
+        .kv_dtype = kv_dtype_of(options),
         .activation = activation[options->activation_dtype],
         .prefill_form = options->prefill_form,
         .page_tok = options->page_tok,
@@ -434,26 +437,22 @@ enum status engine_examine(struct engine *engine, const struct control_examine *
 static void copy_pages(const struct engine *engine, const struct kv_page_copy *copy,
                        uint32_t count) {
     const struct model *model = &engine->model;
-    const struct model_spec *spec = &engine->weights->spec;
-    for (uint32_t layer = 0; layer < spec->layers; layer++)
+    for (uint32_t layer = 0; layer < kv_pool_layers(engine->kv); layer++)
         model->backend->kv_copy(&(struct kv_copy_args){.kv = kv_pool_layer(engine->kv, layer),
-                                                       .kv_dtype = model->kv_dtype,
                                                        .copies = copy,
                                                        .copy_count = count,
                                                        .page_tok = model->page_tok,
-                                                       .token_dim = spec->kv_rank + spec->rope_dim},
+                                                       .tok_bytes = kv_pool_tok_bytes(engine->kv)},
                                 model->ctx);
     if (engine->drafter) drafter_copy_pages(engine->drafter, model, copy, count);
 }
 
 static void move_tokens(const struct engine *engine, const struct step_final *final) {
     const struct model *model = &engine->model;
-    const struct model_spec *spec = &engine->weights->spec;
-    for (uint32_t layer = 0; layer < spec->layers; layer++)
+    for (uint32_t layer = 0; layer < kv_pool_layers(engine->kv); layer++)
         model->backend->kv_move(&(struct kv_move_args){.kv = kv_pool_layer(engine->kv, layer),
-                                                       .kv_dtype = model->kv_dtype,
                                                        .moves = final->move,
                                                        .move_count = final->move_count,
-                                                       .token_dim = spec->kv_rank + spec->rope_dim},
+                                                       .tok_bytes = kv_pool_tok_bytes(engine->kv)},
                                 model->ctx);
 }

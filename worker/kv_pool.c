@@ -30,10 +30,9 @@ enum status kv_pool_create(const struct kv_pool_shape *shape, struct kv_pool **p
                            struct error *err) {
     struct kv_pool *pool = calloc(1, sizeof *pool);
     if (!pool) return error_set(err, STATUS_RESOURCE_EXHAUSTED, "no memory for the KV pool");
-    size_t token_bytes = shape->token_dim * (shape->dtype == KERNEL_F32 ? 4u : 2u);
     pool->shape = *shape;
-    pool->page_bytes = token_bytes * shape->page_tok;
-    pool->layer_bytes = token_bytes * LAYER_CAP_TOK;
+    pool->page_bytes = shape->tok_bytes * shape->page_tok;
+    pool->layer_bytes = shape->tok_bytes * LAYER_CAP_TOK;
     size_t bytes = pool->layer_bytes * shape->layers;
     void *base = mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (base == MAP_FAILED) {
@@ -95,6 +94,10 @@ uint32_t kv_pool_layers(const struct kv_pool *pool) {
 
 size_t kv_pool_page_bytes(const struct kv_pool *pool) {
     return pool->page_bytes;
+}
+
+size_t kv_pool_tok_bytes(const struct kv_pool *pool) {
+    return pool->shape.tok_bytes;
 }
 
 uint64_t kv_pool_bytes(const struct kv_pool *pool) {

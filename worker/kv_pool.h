@@ -1,6 +1,6 @@
 /* The memory of the latent KV cache: for each layer an array of pages.
  *
- *     kv[layer][page][token of the page][R + P]          R latent, P rotated key
+ *     kv[layer][page][token of the page][bytes]
  *
  * A layer's array begins at an address that never changes: address space is reserved at a cap, and
  * memory is mapped into its front. So the pool can be resized while everything that points into it
@@ -13,14 +13,15 @@
 #ifndef ESPALIER_KV_POOL_H
 #define ESPALIER_KV_POOL_H
 
+#include <stddef.h>
+#include <stdint.h>
+
 #include "base/status.h"
-#include "kernel.h"
 
 struct kv_pool_shape {
     uint32_t layers;
-    uint32_t token_dim; /* R + P */
     uint32_t page_tok;
-    enum kernel_dtype dtype;
+    size_t tok_bytes; /* of a layer */
 };
 
 struct kv_pool;
@@ -37,10 +38,11 @@ enum status kv_pool_resize(struct kv_pool *pool, uint32_t page_count, struct err
 
 /* Mapped of one layer, in whole system pages. */
 size_t kv_pool_layer_bytes(const struct kv_pool *pool);
-void *kv_pool_layer(const struct kv_pool *pool, uint32_t layer); /* [pages, page_tok, R + P] */
+void *kv_pool_layer(const struct kv_pool *pool, uint32_t layer); /* [pages, page_tok] */
 uint32_t kv_pool_pages(const struct kv_pool *pool);
 uint32_t kv_pool_layers(const struct kv_pool *pool);
 size_t kv_pool_page_bytes(const struct kv_pool *pool); /* of one layer */
-uint64_t kv_pool_bytes(const struct kv_pool *pool);    /* mapped */
+size_t kv_pool_tok_bytes(const struct kv_pool *pool);
+uint64_t kv_pool_bytes(const struct kv_pool *pool); /* mapped */
 
 #endif

@@ -13,12 +13,11 @@ struct kv_page_copy {
 };
 
 struct kv_copy_args {
-    void *kv; /* [slots, R + P] of this layer */
-    enum kernel_dtype kv_dtype;
+    void *kv;                          /* [slots] of this layer */
     const struct kv_page_copy *copies; /* [copy_count] */
     uint32_t copy_count;
-    uint32_t page_tok;  /* tokens of a page */
-    uint32_t token_dim; /* R + P */
+    uint32_t page_tok; /* tokens of a page */
+    size_t tok_bytes;  /* of a token, a multiple of 4 */
 };
 
 void kv_copy_ref(const struct kv_copy_args *args, struct kernel_ctx *ctx);

@@ -8,13 +8,11 @@
 
 CPU_OP(kv_copy) {
     (void)ctx;
-    size_t element_bytes = args->kv_dtype == KERNEL_F32 ? sizeof(float) : sizeof(bf16);
-    size_t tok_bytes = args->token_dim * element_bytes;
-    size_t page_bytes = args->page_tok * tok_bytes;
+    size_t page_bytes = args->page_tok * args->tok_bytes;
     for (uint32_t c = 0; c < args->copy_count; c++) {
         struct kv_page_copy copy = args->copies[c];
         KERNEL_CHECK(copy.source != copy.target && copy.tok_count <= args->page_tok);
         memcpy((char *)args->kv + copy.target * page_bytes,
-               (const char *)args->kv + copy.source * page_bytes, copy.tok_count * tok_bytes);
+               (const char *)args->kv + copy.source * page_bytes, copy.tok_count * args->tok_bytes);
     }
 }

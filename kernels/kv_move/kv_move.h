@@ -11,11 +11,10 @@ struct kv_slot_move {
 };
 
 struct kv_move_args {
-    void *kv; /* [slots, token_dim] of this layer */
-    enum kernel_dtype kv_dtype;
+    void *kv;                         /* [slots] of this layer */
     const struct kv_slot_move *moves; /* [move_count] */
     uint32_t move_count;
-    uint32_t token_dim;
+    size_t tok_bytes; /* of a token, a multiple of 4 */
 };
 
 void kv_move_ref(const struct kv_move_args *args, struct kernel_ctx *ctx);

@@ -7,8 +7,7 @@
 
 CPU_OP(kv_move) {
     (void)ctx;
-    size_t element_bytes = args->kv_dtype == KERNEL_F32 ? sizeof(float) : sizeof(bf16);
-    size_t tok_bytes = args->token_dim * element_bytes;
+    size_t tok_bytes = args->tok_bytes;
     for (uint32_t m = 0; m < args->move_count; m++) {
         struct kv_slot_move move = args->moves[m];
         if (move.from != move.to)

@@ -1,4 +1,4 @@
-/* A thread owns one element of every token and makes all moves of it, in order. Moves are read some
+/* A thread owns one word of every token and makes all moves of it, in order. Moves are read some
  * at a time before any of them is written, which hides the memory's latency, wherever none of them
  * reads what another of them wrote: always, for the rows of a tree, whose rows only move down. */
 extern "C" {
@@ -17,28 +17,27 @@ static __device__ bool depends(const struct kv_slot_move *moves, uint32_t begin,
     return false;
 }
 
-template <typename Element>
-__global__ void __launch_bounds__(BLOCK_THREADS) kv_move_elements(struct kv_move_args args) {
-    size_t i = block_element();
-    if (i >= args.token_dim) return;
-    Element *kv = (Element *)args.kv + i;
+__global__ void __launch_bounds__(BLOCK_THREADS) kv_move_words(struct kv_move_args args) {
+    size_t i = block_element(), tok = args.tok_bytes / sizeof(uint32_t);
+    if (i >= tok) return;
+    uint32_t *kv = (uint32_t *)args.kv + i;
     for (uint32_t begin = 0; begin < args.move_count;) {
         uint32_t end = begin + MOVES_AT_A_TIME;
         if (end > args.move_count) end = args.move_count;
         if (depends(args.moves, begin, end)) end = begin + 1;
-        Element held[MOVES_AT_A_TIME];
+        uint32_t held[MOVES_AT_A_TIME];
 #pragma unroll
         for (uint32_t m = 0; m < MOVES_AT_A_TIME; m++)
-            if (begin + m < end) held[m] = kv[(size_t)args.moves[begin + m].from * args.token_dim];
+            if (begin + m < end) held[m] = kv[args.moves[begin + m].from * tok];
 #pragma unroll
         for (uint32_t m = 0; m < MOVES_AT_A_TIME; m++)
-            if (begin + m < end) kv[(size_t)args.moves[begin + m].to * args.token_dim] = held[m];
+            if (begin + m < end) kv[args.moves[begin + m].to * tok] = held[m];
         begin = end;
     }
 }
 
 void kv_move_cuda(const struct kv_move_args *args, struct kernel_ctx *ctx) {
     if (args->move_count == 0) return;
-    launch(args->kv_dtype == KERNEL_F32 ? kv_move_elements<float> : kv_move_elements<bf16>,
-           dim3(block_count(args->token_dim)), BLOCK_THREADS, 0, ctx, *args);
+    launch(kv_move_words, dim3(block_count(args->tok_bytes / sizeof(uint32_t))), BLOCK_THREADS, 0,
+           ctx, *args);
 }

@@ -8,6 +8,13 @@
 
 #include "kernel.h"
 
+/* Of a token in a layer. */
+static inline size_t kv_tok_bytes(enum kernel_dtype kv_dtype, uint32_t latent_dim,
+                                  uint32_t rope_dim) {
+    return ((size_t)latent_dim + rope_dim) *
+           (kv_dtype == KERNEL_F32 ? sizeof(float) : sizeof(bf16));
+}
+
 struct kv_store_args {
     const float *latent; /* [T, R], rows latent_stride floats apart */
     size_t latent_stride;

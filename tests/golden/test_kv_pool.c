@@ -16,11 +16,11 @@
 
 #define LAYERS     3u
 #define PAGE_TOK   16u
-#define TOKEN_DIM  160u
-#define PAGE_BYTES (PAGE_TOK * TOKEN_DIM * sizeof(bf16))
+#define TOK_BYTES  320u
+#define PAGE_BYTES (PAGE_TOK * (size_t)TOK_BYTES)
 
 static const struct kv_pool_shape SHAPE = {
-    .layers = LAYERS, .token_dim = TOKEN_DIM, .page_tok = PAGE_TOK, .dtype = KERNEL_BF16};
+    .layers = LAYERS, .page_tok = PAGE_TOK, .tok_bytes = TOK_BYTES};
 
 static uint8_t *page_of(const struct kv_pool *pool, uint32_t layer, uint32_t page) {
     return (uint8_t *)kv_pool_layer(pool, layer) + page * PAGE_BYTES;
@@ -98,7 +98,7 @@ static void test_what_cannot_be_had(void **state) {
     struct error err;
     struct kv_pool_shape huge = SHAPE;
     huge.layers = 1u << 20;
-    huge.token_dim = 1u << 14;
+    huge.tok_bytes = 1u << 15;
     assert_int_equal(kv_pool_create(&huge, &pool, &err), STATUS_RESOURCE_EXHAUSTED);
     assert_null(pool);
 

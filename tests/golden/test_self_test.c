@@ -57,10 +57,10 @@ static void rig_init(struct rig *rig, const struct shape *shape) {
     rig->ctx.scratch = aligned_alloc(64, WORKSPACE_BYTES);
     rig->ctx.scratch_bytes = WORKSPACE_BYTES;
     assert_true(mla_tree_scratch_bytes(1, shape->rank, shape->rope) <= WORKSPACE_BYTES);
-    const struct kv_pool_shape pool = {.layers = 3,
-                                       .token_dim = shape->rank + shape->rope,
-                                       .page_tok = shape->page_tok,
-                                       .dtype = shape->kv};
+    const struct kv_pool_shape pool = {
+        .layers = 3,
+        .page_tok = shape->page_tok,
+        .tok_bytes = kv_tok_bytes(shape->kv, shape->rank, shape->rope)};
     assert_int_equal(kv_pool_create(&pool, &rig->kv, &err), STATUS_OK);
     assert_int_equal(kv_pool_resize(rig->kv, shape->pages, &err), STATUS_OK);
     rig->model = (struct model){.backend = &rig->backend,

@@ -96,12 +96,11 @@ static void keep_reference(const struct step_result *result, const float *logits
 
 /* What the cache holds of the sequence's token number `tok` in a layer; how many bytes. */
 static size_t find_kv(const struct rig *rig, uint32_t layer, uint32_t tok, const uint8_t **at) {
-    const struct model_spec *spec = &rig->weights->spec;
+    const struct kv_pool *pool = engine_memory(rig->engine).kv;
     const struct rig_slot *slot = &rig->slot[SLOT];
     uint32_t page_tok = rig->options.page_tok;
-    size_t bytes = (size_t)(spec->kv_rank + spec->rope_dim) *
-                   (rig->options.kv_dtype == KV_F32 ? sizeof(float) : sizeof(bf16));
-    const uint8_t *kv = kv_pool_layer(engine_memory(rig->engine).kv, layer);
+    size_t bytes = kv_pool_tok_bytes(pool);
+    const uint8_t *kv = kv_pool_layer(pool, layer);
     *at = kv + ((size_t)slot->page[tok / page_tok] * page_tok + tok % page_tok) * bytes;
     return bytes;
 }

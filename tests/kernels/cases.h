@@ -123,15 +123,14 @@ static const struct kv_store_case kv_store_cases[] = {
 };
 
 struct kv_copy_case {
-    enum kernel_dtype dtype;
-    uint32_t page_tok, token_dim, pages, copy_count;
+    uint32_t page_tok, tok_bytes, pages, copy_count;
     bool chained; /* a copy's source is the target of the one before */
 };
 static const struct kv_copy_case kv_copy_cases[] = {
-    {KERNEL_F32, 64, 160, 4, 0, false},
-    {KERNEL_F32, 1, 160, 5, 2, true},
-    {KERNEL_BF16, 16, 576, 6, 3, false},
-    {KERNEL_BF16, 64, 576, 5, 4, true},
+    {64, 640, 4, 0, false},
+    {1, 640, 5, 2, true},
+    {16, 1152, 6, 3, false},
+    {64, 656, 5, 4, true},
 };
 
 enum tree_shape { CHAIN, TREE_ROOT, TREE_WIDE, TREE_LINE, TREE_BUSHY };
@@ -377,14 +376,13 @@ static const struct sample_case sample_cases[] = {
 };
 
 struct kv_move_case {
-    enum kernel_dtype dtype;
-    uint32_t slots, token_dim, move_count;
+    uint32_t slots, tok_bytes, move_count;
     bool chained; /* down by one, so that a move's target is the next one's neighbour */
 };
 static const struct kv_move_case kv_move_cases[] = {
-    {KERNEL_F32, 3, 160, 0, false},
-    {KERNEL_F32, 70, 17, 64, true},
-    {KERNEL_BF16, 40, 576, 9, false},
+    {3, 640, 0, false},
+    {70, 68, 64, true},
+    {40, 1152, 9, false},
 };
 
 struct top_tokens_case {

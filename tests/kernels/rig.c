@@ -316,12 +316,19 @@ void rig_kv_store(struct rig *rig, const struct kv_store_case *c, uint32_t threa
     call->bytes = 4.0 * c->rows * (c->latent_dim + c->rope_dim);
 }
 
+/* Tokens of any bytes. */
+static void *add_cache(struct rig *rig, struct rig_call *call, size_t slots, size_t tok_bytes) {
+    size_t words = tok_bytes / sizeof(uint32_t);
+    uint32_t *kv = rig_alloc(rig, slots * tok_bytes);
+    for (size_t i = 0; i < slots * words; i++)
+        kv[i] = next_u32(rig);
+    return add_output(rig, call, "kv", RIG_U32, kv, 1, slots, words);
+}
+
 void rig_kv_copy(struct rig *rig, const struct kv_copy_case *c, uint32_t threads,
                  struct rig_call *call) {
     (void)threads;
-    size_t count = (size_t)c->pages * c->page_tok * c->token_dim;
-    void *kv = c->dtype == KERNEL_F32 ? (void *)normals(rig, count, 1)
-                                      : (void *)bf16_normals(rig, count, 1);
+    size_t slots = (size_t)c->pages * c->page_tok;
     struct kv_page_copy *copies = rig_alloc(rig, c->copy_count * sizeof(*copies));
     for (uint32_t i = 0; i < c->copy_count; i++)
         copies[i] = (struct kv_page_copy){
@@ -330,37 +337,30 @@ void rig_kv_copy(struct rig *rig, const struct kv_copy_case *c, uint32_t threads
             .tok_count = i == 0 ? c->page_tok : rig_below(rig, c->page_tok + 1),
         };
     call->args.kv_copy = (struct kv_copy_args){
-        .kv = add_output(rig, call, "kv", c->dtype == KERNEL_F32 ? RIG_F32 : RIG_BF16, kv, 1,
-                         (size_t)c->pages * c->page_tok, c->token_dim),
-        .kv_dtype = c->dtype,
+        .kv = add_cache(rig, call, slots, c->tok_bytes),
         .copies = copies,
         .copy_count = c->copy_count,
         .page_tok = c->page_tok,
-        .token_dim = c->token_dim,
+        .tok_bytes = c->tok_bytes,
     };
-    call->bytes = 2.0 * c->copy_count * c->page_tok * c->token_dim;
+    call->bytes = 2.0 * c->copy_count * c->page_tok * c->tok_bytes;
 }
 
 void rig_kv_move(struct rig *rig, const struct kv_move_case *c, uint32_t threads,
                  struct rig_call *call) {
     (void)threads;
-    size_t count = (size_t)c->slots * c->token_dim;
-    void *kv = c->dtype == KERNEL_F32 ? (void *)normals(rig, count, 1)
-                                      : (void *)bf16_normals(rig, count, 1);
     struct kv_slot_move *moves = rig_alloc(rig, c->move_count * sizeof(*moves));
     for (uint32_t i = 0; i < c->move_count; i++)
         moves[i] = c->chained
                        ? (struct kv_slot_move){i + 1, i}
                        : (struct kv_slot_move){rig_below(rig, c->slots), rig_below(rig, c->slots)};
     call->args.kv_move = (struct kv_move_args){
-        .kv = add_output(rig, call, "kv", c->dtype == KERNEL_F32 ? RIG_F32 : RIG_BF16, kv, 1,
-                         c->slots, c->token_dim),
-        .kv_dtype = c->dtype,
+        .kv = add_cache(rig, call, c->slots, c->tok_bytes),
         .moves = moves,
         .move_count = c->move_count,
-        .token_dim = c->token_dim,
+        .tok_bytes = c->tok_bytes,
     };
-    call->bytes = 2.0 * c->move_count * c->token_dim;
+    call->bytes = 2.0 * c->move_count * c->tok_bytes;
 }
 
 static uint64_t *ancestors_of(struct rig *rig, enum tree_shape shape, uint32_t rows) {

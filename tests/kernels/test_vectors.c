@@ -522,11 +522,10 @@ static void check_kv_copy(const struct vector *v) {
     struct kernel_ctx ctx = {0};
     for (int variant = 0; variant < 2; variant++) {
         struct kv_copy_args args = {.kv = bf16s(v, "kv"),
-                                    .kv_dtype = KERNEL_BF16,
                                     .copies = copies,
                                     .copy_count = count,
                                     .page_tok = number(v, "page_tok"),
-                                    .token_dim = number(v, "token_dim")};
+                                    .tok_bytes = number(v, "token_dim") * sizeof(bf16)};
         variant == 0 ? kv_copy_ref(&args, &ctx) : kv_copy_cpu(&args, &ctx);
         expect_cache(v, args.kv);
     }
@@ -541,10 +540,9 @@ static void check_kv_move(const struct vector *v) {
     struct kernel_ctx ctx = {0};
     for (int variant = 0; variant < 2; variant++) {
         struct kv_move_args args = {.kv = bf16s(v, "kv"),
-                                    .kv_dtype = KERNEL_BF16,
                                     .moves = moves,
                                     .move_count = count,
-                                    .token_dim = number(v, "token_dim")};
+                                    .tok_bytes = number(v, "token_dim") * sizeof(bf16)};
         variant == 0 ? kv_move_ref(&args, &ctx) : kv_move_cpu(&args, &ctx);
         expect_cache(v, args.kv);
     }
