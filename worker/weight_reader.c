@@ -209,26 +209,42 @@ static enum status check_values(const struct reader *reader, const struct tensor
     return STATUS_OK;
 }
 
-/* Rows of data, or of INT4 scales, onto the stage; across the border of two parts where the range
- * holds it. *from_out: row 0, first wanted column. */
-static enum status stage_rows(const struct reader *reader, const struct weight_task *task,
-                              bool scales, unsigned char *stage, const unsigned char **from_out,
-                              struct error *err) {
+static size_t staged_column(const struct weight_grid *grid) {
+    return grid->stride == grid->row_bytes ? grid->begin_bytes : 0;
+}
+
+/* Rows that are on the stage. */
+static enum status check_rows(const struct reader *reader, const struct weight_task *task,
+                              bool scales, const unsigned char *stage, struct error *err) {
     struct weight_grid grid = scales ? weight_task_group_grid(task) : weight_task_data_grid(task);
-    size_t column = grid.stride == grid.row_bytes ? grid.begin_bytes : 0;
     enum status status = STATUS_OK;
     for (uint32_t p = 0; p < task->part_count && status == STATUS_OK; p++) {
         struct weight_piece piece = weight_task_piece(task, p);
         if (piece.row_count == 0) continue;
-        const struct tensor_info *tensor = scales ? piece.part->scale : piece.part->data;
-        unsigned char *to = stage + piece.to * grid.stride;
-        status = read_rows(reader, tensor, &grid, piece.row, piece.row_count, to, err);
-        if (status == STATUS_OK)
-            status = check_values(reader, tensor, &grid, scales ? WEIGHT_SCALES : WEIGHT_VALUES,
-                                  piece.row, piece.row_count, to + column, err);
+        status = check_values(reader, scales ? piece.part->scale : piece.part->data, &grid,
+                              scales ? WEIGHT_SCALES : WEIGHT_VALUES, piece.row, piece.row_count,
+                              stage + staged_column(&grid) + piece.to * grid.stride, err);
     }
-    *from_out = stage + column;
     return status;
+}
+
+/* Rows of data, or of INT4 scales, onto the stage; across the border of two parts where the range
+ * holds it. *from_out: row 0, first wanted column. Values of products are looked at when they are
+ * packed. */
+static enum status stage_rows(const struct reader *reader, const struct weight_task *task,
+                              bool scales, unsigned char *stage, const unsigned char **from_out,
+                              struct error *err) {
+    struct weight_grid grid = scales ? weight_task_group_grid(task) : weight_task_data_grid(task);
+    enum status status = STATUS_OK;
+    for (uint32_t p = 0; p < task->part_count && status == STATUS_OK; p++) {
+        struct weight_piece piece = weight_task_piece(task, p);
+        if (piece.row_count == 0) continue;
+        status = read_rows(reader, scales ? piece.part->scale : piece.part->data, &grid, piece.row,
+                           piece.row_count, stage + piece.to * grid.stride, err);
+    }
+    *from_out = stage + staged_column(&grid);
+    if (status != STATUS_OK || (task->kind == WEIGHT_TASK_LINEAR && !scales)) return status;
+    return check_rows(reader, task, scales, stage, err);
 }
 
 /* FP8: the scales of its blocks for each row. A row of blocks is read to the first of its rows and
@@ -304,11 +320,12 @@ static enum status run_linear(const struct reader *reader, const struct weight_t
     if (status == STATUS_OK && task->format == LINEAR_INT4)
         status = stage_rows(reader, task, true, scales, &groups, err);
     if (status != STATUS_OK) return status;
+    bool finite = true;
     switch (task->format) {
     case LINEAR_F32:
     case LINEAR_BF16:
-        linear_pack_rows(task->format, task->data, task->rows, task->column_count, data, stride,
-                         task->row_begin, task->row_count);
+        finite = linear_pack_rows(task->format, task->data, task->rows, task->column_count, data,
+                                  stride, task->row_begin, task->row_count);
         break;
     case LINEAR_INT4:
         linear_pack_int4(task->data, task->more, task->rows, task->column_count, data, stride,
@@ -316,13 +333,16 @@ static enum status run_linear(const struct reader *reader, const struct weight_t
                          task->row_count);
         break;
     case LINEAR_FP8:
-        linear_pack_fp8(task->data, task->more, task->rows, task->column_count,
-                        task->column_begin % FP8_BLOCK, data, stride,
-                        (const float *)(const void *)scales, weight_task_block_grid(task).stride,
-                        task->row_begin, task->row_count);
+        finite = linear_pack_fp8(
+            task->data, task->more, task->rows, task->column_count, task->column_begin % FP8_BLOCK,
+            data, stride, (const float *)(const void *)scales, weight_task_block_grid(task).stride,
+            task->row_begin, task->row_count);
         break;
     }
-    return STATUS_OK;
+    if (finite) return STATUS_OK;
+    status = check_rows(reader, task, false, stage, err);
+    CHECK(status != STATUS_OK); /* widening and packing make no value infinite */
+    return status;
 }
 
 /* A head's rows are N of W_UK, [N, R], and V of W_UV, [V, R]. */
@@ -334,8 +354,8 @@ static enum status run_kv_b(const struct reader *reader, const struct weight_tas
     if (status != STATUS_OK) return status;
     uint32_t value_dim = task->rows - task->nope_dim;
     linear_pack_transposed(task->format, task->data, task->columns, task->nope_dim, rows, stride);
-    linear_pack_rows(task->format, task->more, value_dim, task->columns,
-                     rows + task->nope_dim * stride, stride, 0, value_dim);
+    (void)linear_pack_rows(task->format, task->more, value_dim, task->columns,
+                           rows + task->nope_dim * stride, stride, 0, value_dim); /* looked at */
     return STATUS_OK;
 }
 

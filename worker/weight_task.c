@@ -3,7 +3,7 @@
 #include "base/check.h"
 
 #define TASK_BYTES         (4u << 20)   /* a task reads about this much */
-#define BITE_BYTES         (256u << 10) /* of it at a time */
+#define BITE_BYTES         (128u << 10) /* of it at a time */
 #define READ_GAP_BYTES_MAX (16u << 10)  /* shorter gaps are read, not skipped */
 
 uint32_t weight_task_value_bits(enum tensor_dtype dtype) {

@@ -2,12 +2,44 @@
 
 #include <string.h>
 
+#include "linear/linear_stream.h"
 #include "linear/linear_transpose.h"
 
-static void pack_bf16_panel(bf16 *panel, const void *source, size_t stride_bytes, uint32_t count,
+#define STREAMED_BYTES                                                                             \
+    4096u /* of a panel, turned at a time: it and its source stay in the first                     \
+             level's cache */
+
+/* The exponent of numbers that are not finite; e4m3 has one such magnitude. */
+#define F32_NOT_FINITE  0x7f800000u
+#define BF16_NOT_FINITE 0x7f80u
+#define E4M3_NAN        0x7fu
+
+static bool pack_bf16_panel(bf16 *panel, const void *source, size_t stride_bytes, uint32_t count,
                             uint32_t k);
 static void pack_int4_panel(uint8_t *panel, const void *source, size_t stride_bytes, uint32_t count,
                             uint32_t k);
+
+/* Pairs of bf16 are turned as numbers of 32 bits, and looked at as what they are. */
+#define DEFINE_TURN(name, transpose, turned_type, stream, value_type, bound)                       \
+    static bool name(void *panel, const void *source, size_t stride_bytes, uint32_t count,         \
+                     uint32_t k) {                                                                 \
+        enum { COLUMNS = STREAMED_BYTES / (KERNEL_PANEL * sizeof(turned_type)) };                  \
+        _Alignas(64) turned_type turned[COLUMNS * KERNEL_PANEL];                                   \
+        bool finite = true;                                                                        \
+        for (uint32_t begin = 0; begin < k; begin += COLUMNS) {                                    \
+            uint32_t columns = k - begin < COLUMNS ? k - begin : COLUMNS;                          \
+            turned_type *to = (turned_type *)panel + (size_t)begin * KERNEL_PANEL;                 \
+            transpose(turned, (const turned_type *)source + begin, stride_bytes, count, columns);  \
+            finite &= stream((value_type *)to, (const value_type *)turned,                         \
+                             columns * KERNEL_PANEL * sizeof *turned, bound);                      \
+        }                                                                                          \
+        return finite;                                                                             \
+    }
+
+DEFINE_TURN(turn_e4m3, linear_transpose_u8, uint8_t, linear_stream_u8, uint8_t, E4M3_NAN)
+DEFINE_TURN(turn_pairs, linear_transpose_u32, uint32_t, linear_stream_u16, uint16_t,
+            BF16_NOT_FINITE)
+DEFINE_TURN(turn_f32, linear_transpose_u32, uint32_t, linear_stream_u32, uint32_t, F32_NOT_FINITE)
 
 static uint32_t panel_rows(uint32_t rows_left) {
     return rows_left < KERNEL_PANEL ? rows_left : KERNEL_PANEL;
@@ -18,21 +50,24 @@ static void check_range(uint32_t n, uint32_t row_begin, uint32_t row_count) {
     KERNEL_CHECK(row_begin + row_count == n || row_count % KERNEL_PANEL == 0);
 }
 
-void linear_pack_rows(enum linear_format format, void *data, uint32_t n, uint32_t k,
+bool linear_pack_rows(enum linear_format format, void *data, uint32_t n, uint32_t k,
                       const void *source, size_t source_stride_bytes, uint32_t row_begin,
                       uint32_t row_count) {
     KERNEL_CHECK(format == LINEAR_F32 || format == LINEAR_BF16);
     check_range(n, row_begin, row_count);
+    bool finite = true;
     for (uint32_t first = 0; first < row_count; first += KERNEL_PANEL) {
         uint32_t count = panel_rows(row_count - first);
         size_t panel = (row_begin + first) / KERNEL_PANEL;
         void *to = (char *)data + panel * linear_data_bytes(format, KERNEL_PANEL, k);
         const char *rows = (const char *)source + first * source_stride_bytes;
         if (format == LINEAR_BF16)
-            pack_bf16_panel(to, rows, source_stride_bytes, count, k);
+            finite &= pack_bf16_panel(to, rows, source_stride_bytes, count, k);
         else
-            linear_transpose_u32(to, rows, source_stride_bytes, count, k);
+            finite &= turn_f32(to, rows, source_stride_bytes, count, k);
     }
+    linear_stream_end();
+    return finite;
 }
 
 void linear_pack_transposed(enum linear_format format, void *data, uint32_t n, uint32_t k,
@@ -73,19 +108,21 @@ void linear_pack_int4(void *data, bf16 *scale, uint32_t n, uint32_t k, const voi
                              (const char *)scales + first * scales_stride_bytes,
                              scales_stride_bytes, count, groups, 0);
     }
+    linear_stream_end();
 }
 
-void linear_pack_fp8(void *data, float *scale, uint32_t n, uint32_t k, uint32_t block_begin,
+bool linear_pack_fp8(void *data, float *scale, uint32_t n, uint32_t k, uint32_t block_begin,
                      const void *codes, size_t codes_stride_bytes, const float *scales,
                      size_t scales_stride_bytes, uint32_t row_begin, uint32_t row_count) {
     KERNEL_CHECK(block_begin < FP8_BLOCK);
     check_range(n, row_begin, row_count);
     size_t room = linear_fp8_blocks(k) * KERNEL_PANEL;
     uint32_t blocks = (block_begin + k + FP8_BLOCK - 1) / FP8_BLOCK;
+    bool finite = true;
     for (uint32_t first = 0; first < row_count; first += KERNEL_PANEL) {
         uint32_t count = panel_rows(row_count - first);
         size_t panel = (row_begin + first) / KERNEL_PANEL;
-        linear_transpose_u8((uint8_t *)data + panel * k * KERNEL_PANEL,
+        finite &= turn_e4m3((uint8_t *)data + panel * k * KERNEL_PANEL,
                             (const char *)codes + first * codes_stride_bytes, codes_stride_bytes,
                             count, k);
         float *blocks_of_panel = scale + panel * room;
@@ -96,6 +133,8 @@ void linear_pack_fp8(void *data, float *scale, uint32_t n, uint32_t k, uint32_t 
         memset(blocks_of_panel + (size_t)blocks * KERNEL_PANEL, 0,
                (room - (size_t)blocks * KERNEL_PANEL) * sizeof(float));
     }
+    linear_stream_end();
+    return finite;
 }
 
 void linear_unpack_fp8(float *out, const uint8_t *codes, uint32_t k, uint32_t block_begin,
@@ -104,16 +143,18 @@ void linear_unpack_fp8(float *out, const uint8_t *codes, uint32_t k, uint32_t bl
         out[i] = e4m3_to_f32(codes[i]) * scales[(block_begin + i) / FP8_BLOCK];
 }
 
-/* panel[i/2][r][i%2] = source row r, element i: pairs are turned as numbers of 32 bits. */
-static void pack_bf16_panel(bf16 *panel, const void *source, size_t stride_bytes, uint32_t count,
+/* panel[i/2][r][i%2] = source row r, element i; a last input without another has 0 beside it. */
+static bool pack_bf16_panel(bf16 *panel, const void *source, size_t stride_bytes, uint32_t count,
                             uint32_t k) {
-    linear_transpose_u32((uint32_t *)(void *)panel, source, stride_bytes, count, k / 2);
-    if (k % 2 == 0) return;
-    bf16 *last = panel + (size_t)(k - 1) * KERNEL_PANEL;
-    memset(last, 0, 2 * KERNEL_PANEL * sizeof(bf16));
+    bool finite = turn_pairs(panel, source, stride_bytes, count, k / 2);
+    if (k % 2 == 0) return finite;
+    bf16 last[2 * KERNEL_PANEL] = {0};
     for (uint32_t r = 0; r < count; r++)
         memcpy(&last[2 * r], (const char *)source + r * stride_bytes + (k - 1) * sizeof(bf16),
                sizeof(bf16));
+    return linear_stream_u16(panel + (size_t)(k - 1) * KERNEL_PANEL, last, sizeof last,
+                             BF16_NOT_FINITE) &&
+           finite;
 }
 
 /* The nibbles of four inputs, one a byte: of inputs 0, 2, 1, 3 (little-endian). */
@@ -133,13 +174,14 @@ static void pack_int4_panel(uint8_t *panel, const void *source, size_t stride_by
         uint32_t turned = blocks - begin < BLOCKS ? blocks - begin : BLOCKS;
         linear_transpose_u16(nibbles, (const char *)source + begin * sizeof *nibbles, stride_bytes,
                              count, turned, 0x8888);
+        uint32_t out[BLOCKS][KERNEL_PANEL / 2];
         for (uint32_t b = 0; b < turned; b++) {
             const uint16_t *low = nibbles + b * KERNEL_PANEL, *high = low + KERNEL_PANEL / 2;
-            uint32_t out[KERNEL_PANEL / 2];
             for (uint32_t j = 0; j < KERNEL_PANEL / 2; j++)
-                out[j] = spread(low[j]) | spread(high[j]) << 4;
-            memcpy(panel, out, sizeof out);
-            panel += sizeof out;
+                out[b][j] = spread(low[j]) | spread(high[j]) << 4;
         }
+        for (size_t at = 0; at < turned * sizeof out[0]; at += LINEAR_STREAM_BYTES)
+            linear_stream_store(panel + at, (const char *)out + at);
+        panel += turned * sizeof out[0];
     }
 }

@@ -3,12 +3,15 @@
 #ifndef ESPALIER_LINEAR_PACK_H
 #define ESPALIER_LINEAR_PACK_H
 
+#include <stdbool.h>
+
 #include "linear/linear.h"
 
 /* source: rows [row_begin, row_begin + row_count) of W, each k values of the format's type (bf16
  * or float), source_stride_bytes apart. row_begin is a multiple of KERNEL_PANEL, and the range
- * ends at n or on a panel's edge. data: the packed weight of n x k. */
-void linear_pack_rows(enum linear_format format, void *data, uint32_t n, uint32_t k,
+ * ends at n or on a panel's edge. data: the packed weight of n x k. False where a value is NaN or
+ * infinite; all are packed all the same. */
+bool linear_pack_rows(enum linear_format format, void *data, uint32_t n, uint32_t k,
                       const void *source, size_t source_stride_bytes, uint32_t row_begin,
                       uint32_t row_count);
 
@@ -24,8 +27,8 @@ void linear_pack_int4(void *data, bf16 *scale, uint32_t n, uint32_t k, const voi
                       uint32_t row_begin, uint32_t row_count);
 
 /* FP8: rows of k codes, and for each row its scales, [row_count, blocks] f32, one for each of the
- * blocks that inputs [block_begin, block_begin + k) touch. */
-void linear_pack_fp8(void *data, float *scale, uint32_t n, uint32_t k, uint32_t block_begin,
+ * blocks that inputs [block_begin, block_begin + k) touch. False where a code is NaN. */
+bool linear_pack_fp8(void *data, float *scale, uint32_t n, uint32_t k, uint32_t block_begin,
                      const void *codes, size_t codes_stride_bytes, const float *scales,
                      size_t scales_stride_bytes, uint32_t row_begin, uint32_t row_count);
 

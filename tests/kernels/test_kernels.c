@@ -488,6 +488,41 @@ static void test_transpose(void **state) {
     rig_destroy(&rig);
 }
 
+/* Packing says so of a value that is not finite, wherever it lies; the greatest ones are fine. */
+static void test_pack_looks(void **state) {
+    (void)state;
+    enum { N = 35, K = 133 }; /* a panel and a part of one; more than one line, and an odd end */
+    static const struct {
+        enum linear_format format;
+        uint32_t value_bytes, greatest, bad[2];
+    } cases[] = {{LINEAR_F32, 4, 0xff7fffff, {0x7f800000, 0xffc00001}},
+                 {LINEAR_BF16, 2, 0xff7f, {0x7f80, 0xff81}},
+                 {LINEAR_FP8, 1, 0xfe, {0x7f, 0xff}}};
+    struct rig *rig = rig_create(19);
+    for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
+        const uint32_t size = cases[c].value_bytes;
+        uint8_t *values = rig_alloc(rig, N * K * size);
+        void *data = rig_alloc(rig, linear_data_bytes(cases[c].format, N, K));
+        float *scale = rig_alloc(rig, linear_scale_bytes(LINEAR_FP8, N, K)), scales[N * 2] = {0};
+        for (uint32_t i = 0; i < N * K; i++)
+            memcpy(values + i * size, &cases[c].greatest, size);
+        for (uint32_t i = 0; i <= N * K; i++) {
+            uint8_t *at = values + i * size;
+            if (i < N * K) memcpy(at, &cases[c].bad[i % 2], size);
+            bool finite = cases[c].format == LINEAR_FP8
+                              ? linear_pack_fp8(data, scale, N, K, 0, values, K, scales,
+                                                2 * sizeof *scales, 0, N)
+                              : linear_pack_rows(cases[c].format, data, N, K, values, K * size, 0,
+                                                 N);
+            if (finite != (i == N * K))
+                fail_msg("%u bytes: value [%u, %u] is taken for %s", size, i / K, i % K,
+                         finite ? "finite" : "not finite");
+            if (i < N * K) memcpy(at, &cases[c].greatest, size);
+        }
+    }
+    rig_destroy(&rig);
+}
+
 /* Packing by ranges is packing at once; W^T given transposed is W. */
 static void test_pack(void **state) {
     (void)state;
@@ -610,6 +645,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_int8_groups),
         cmocka_unit_test(test_softmax_range),
         cmocka_unit_test(test_pack),
+        cmocka_unit_test(test_pack_looks),
         cmocka_unit_test(test_transpose),
         cmocka_unit_test(test_bf16),
         cmocka_unit_test(test_contract_broken),
