@@ -36,8 +36,8 @@
 
 typedef uint16_t bf16; /* the upper half of an IEEE binary32 */
 
-/* INT8: of activations that meet INT4 weights (linear.h). */
-enum kernel_dtype { KERNEL_F32, KERNEL_BF16, KERNEL_INT8 };
+/* INT8: of activations that meet INT4 weights (linear.h). FP8: of a latent cache (kv_store.h). */
+enum kernel_dtype { KERNEL_F32, KERNEL_BF16, KERNEL_INT8, KERNEL_FP8 };
 
 struct kernel_team;
 
@@ -121,6 +121,22 @@ static inline float e4m3_to_f32(uint8_t code) {
     } out = {.bits = (digits << 20) + (120u << 23)};
     if (digits < 8) out.value = (float)digits * 0x1p-9f;
     return code & 0x80 ? -out.value : out.value;
+}
+
+/* The nearest e4m3 to a number of at most 448, ties to even. */
+static inline uint8_t e4m3_from_f32(float value) {
+    union {
+        float value;
+        uint32_t bits;
+    } in = {.value = value};
+    uint32_t sign = in.bits >> 24 & 0x80u, digits = in.bits & 0x7fffffffu;
+    if (digits < 121u << 23) { /* below 2^-6: a multiple of 2^-9, as floats at 2^14 are */
+        in.bits = digits;
+        in.value += 0x1p14f;
+        return (uint8_t)(sign | (in.bits - (141u << 23)));
+    }
+    uint32_t rounded = (digits + 0x7ffffu + (digits >> 20 & 1u)) >> 20;
+    return (uint8_t)(sign | (rounded - (120u << 3)));
 }
 
 /* Round to nearest, ties to even; a NaN stays a NaN. */

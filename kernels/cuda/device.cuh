@@ -134,6 +134,13 @@ DEVICE_INLINE bf16 device_to_bf16(float value) {
     return rounded;
 }
 
+/* The nearest e4m3 to a number of at most 448, ties to even. */
+DEVICE_INLINE uint8_t device_to_e4m3(float value) {
+    uint16_t pair;
+    asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(0.0f), "f"(value));
+    return (uint8_t)pair;
+}
+
 /* 2^x to about 2 ulp; 0 for x = -infinity. */
 DEVICE_INLINE float device_exp2(float x) {
     float y;

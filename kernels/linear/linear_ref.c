@@ -2,14 +2,8 @@
 
 #include <math.h>
 
+#include "e4m3_ref.h"
 #include "flushed.h"
-
-/* 1.mmm * 2^(e - 7), and 0.mmm * 2^-6 where e is 0. */
-static float e4m3(uint8_t code) {
-    int e = code >> 3 & 15, m = code & 7;
-    float size = e == 0 ? ldexpf((float)m, -9) : ldexpf((float)(8 + m), e - 10);
-    return code & 0x80 ? -size : size;
-}
 
 /* Element (n, k) of a packed weight as the header lays it out; of INT4 the integer. */
 static float element(const struct linear_weight *weight, size_t n, size_t k) {
@@ -23,7 +17,7 @@ static float element(const struct linear_weight *weight, size_t n, size_t k) {
     if (weight->format == LINEAR_FP8) {
         size_t block = (weight->block_begin + k) / 128, room = weight->k / 128 + 2;
         float scale = ((const float *)weight->scale)[(n / 32 * room + block) * 32 + n % 32];
-        return e4m3(bytes[at * 32 + n % 32]) * scale;
+        return e4m3_value(bytes[at * 32 + n % 32]) * scale;
     }
     uint8_t byte = bytes[(at - k % 4) * 16 + n % 16 * 4 + k % 2 * 2 + k % 4 / 2];
     return (float)((n % 32 < 16 ? byte & 15 : byte >> 4) - 8);

@@ -32,7 +32,7 @@ struct mla_expanded_args {
     const float *q; /* [T, H, N + P], the last P rotated; rows and heads by the strides below */
     size_t q_row_stride;
     size_t q_head_stride;
-    const void *kv; /* [slots, R + P] of this layer; rows of this step already stored */
+    const void *kv; /* [slots] of this layer, as kv_store.h; rows of this step already stored */
     enum kernel_dtype kv_dtype;
     struct linear_weight w_uk;            /* batch H of [R, N] */
     struct linear_weight w_uv;            /* batch H of [V, R]; both F32 or both BF16 */
@@ -46,7 +46,7 @@ struct mla_expanded_args {
     uint32_t value_dim;  /* V */
     uint32_t page_tok;
     float scale;
-    enum kernel_dtype activation; /* BF16 only with a bf16 cache and BF16 weights */
+    enum kernel_dtype activation; /* BF16 only with BF16 weights, not with an f32 cache */
 };
 
 /* Does a chunk take fewer operations in this form, its products with W_UK and W_UV included? */

@@ -14,6 +14,7 @@
 #include "linear/linear_transpose.h"
 #include "mla_expanded/mla_expanded_scratch.h"
 #include "mla_tree/mla_block.h"
+#include "mla_tree/mla_token.h"
 #include "simd/f32x16_math.h"
 #include "team.h"
 
@@ -58,7 +59,7 @@ CPU_OP(mla_expanded) {
     KERNEL_CHECK(args->w_uk.format == args->w_uv.format &&
                  (args->w_uk.format == LINEAR_F32 || args->w_uk.format == LINEAR_BF16));
     KERNEL_CHECK(args->activation == KERNEL_F32 ||
-                 (args->kv_dtype == KERNEL_BF16 && args->w_uk.format == LINEAR_BF16));
+                 (args->kv_dtype != KERNEL_F32 && args->w_uk.format == LINEAR_BF16));
     for (uint32_t i = 0; i < args->sequence_count; i++) {
         KERNEL_CHECK(!args->sequences[i].ancestors);
         if (args->sequences[i].row_count > job.rows_max)
@@ -170,19 +171,19 @@ static void gather(const struct chunk *chunk, uint32_t begin, uint32_t count) {
     const struct mla_expanded_args *args = chunk->args;
     size_t dim = (size_t)args->latent_dim + args->rope_dim,
            row_bytes = dim * chunk->job->value_bytes;
+    size_t tok_bytes = kv_tok_bytes(args->kv_dtype, args->latent_dim, args->rope_dim);
     for (uint32_t j = 0; j < count; j++) {
         uint32_t tok = begin + j;
         size_t slot = (size_t)chunk->seq->page[tok / args->page_tok] * args->page_tok +
                       tok % args->page_tok;
+        const char *tok_at = (const char *)args->kv + slot * tok_bytes;
         char *to = chunk->s.tok + j * row_bytes;
-        if (args->kv_dtype == KERNEL_F32)
-            memcpy(to, (const float *)args->kv + slot * dim, row_bytes);
-        else if (args->activation == KERNEL_BF16)
-            memcpy(to, (const bf16 *)args->kv + slot * dim, row_bytes);
+        if (args->kv_dtype == args->activation)
+            memcpy(to, tok_at, row_bytes);
+        else if (args->activation == KERNEL_F32)
+            mla_token_to_f32(args->kv_dtype, tok_at, args->latent_dim, args->rope_dim, (void *)to);
         else
-            for (size_t i = 0; i < dim; i += 16)
-                f32x16_store((float *)(void *)to + i,
-                             f32x16_load_bf16((const bf16 *)args->kv + slot * dim + i));
+            mla_token_to_bf16(tok_at, args->latent_dim, args->rope_dim, (void *)to);
     }
     memset(chunk->s.tok + count * row_bytes, 0, (MLA_BLOCK_TOK - count) * row_bytes);
     for (uint32_t p = 0; p < PANELS_OF_BLOCK; p++) {

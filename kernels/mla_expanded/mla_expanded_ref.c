@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "flushed.h"
+#include "kv_store/kv_value.h"
 
 /* What products and the workspace take of a value. */
 static float take(const struct mla_expanded_args *args, float x) {
@@ -41,9 +42,7 @@ static void read_token(const struct mla_expanded_args *args, const struct mla_se
     size_t slot = (size_t)seq->page[position / args->page_tok] * args->page_tok +
                   position % args->page_tok;
     for (size_t i = 0; i < dim; i++)
-        tok[i] = args->kv_dtype == KERNEL_F32
-                     ? ((const float *)args->kv)[slot * dim + i]
-                     : bf16_to_f32(((const bf16 *)args->kv)[slot * dim + i]);
+        tok[i] = kv_value(args->kv, args->kv_dtype, args->latent_dim, args->rope_dim, slot, i);
 }
 
 /* tok [R + P] -> key [N + P] and value [V] of a head; w [R] is for a row of weights. */

@@ -6,6 +6,8 @@
  * and every query of a tile uses what was loaded. `narrow` is constant wherever it is passed. */
 #include "mla_tree/mla_block.h"
 
+#include <stdbool.h>
+
 #include "simd/f32x16_math.h"
 
 /* Registers bound a tile of sums; the tile of scores is computed in pieces of these sizes. */
@@ -263,8 +265,7 @@ F32X16_INLINE uint32_t value_tile(const bool narrow, const uint32_t queries,
                                   const struct mla_block *block, const struct tile *tile,
                                   const float *weights, uint32_t column, float *values,
                                   size_t ahead_line) {
-    size_t line_end = (block->latent_dim + block->rope_dim) * sizeof(bf16);
-    const void *const *ahead = block->has_ahead && ahead_line < line_end ? block->ahead : NULL;
+    const void *const *ahead = ahead_line < block->ahead_bytes ? block->ahead : NULL;
     uint32_t left = block->latent_dim - column, tok_count = tile->tok_count;
     const float *w = weights + tile->first * MLA_BLOCK_TOK;
     float *to = values + (size_t)tile->first * block->latent_dim;

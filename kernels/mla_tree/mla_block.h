@@ -4,8 +4,6 @@
 #ifndef ESPALIER_MLA_BLOCK_H
 #define ESPALIER_MLA_BLOCK_H
 
-#include <stdbool.h>
-
 #include "mla_tree/mla_tree_scratch.h"
 #include "simd/isa.h"
 
@@ -19,8 +17,8 @@ struct mla_block {
     const uint32_t *tok_count; /* [query_count] how many of the tokens a query sees; may be 0 */
     /* [R + P] each; up to a multiple of 16 the last one is repeated. */
     const void *tok[MLA_BLOCK_TOK];
-    const void *ahead[MLA_BLOCK_TOK]; /* tokens that this thread may need next */
-    bool has_ahead;
+    const void *ahead[MLA_BLOCK_TOK]; /* tokens that this thread may need next, in the cache */
+    size_t ahead_bytes;               /* of each; 0: none are known */
 };
 
 /* For each query that sees a token: the greatest score, the sum of weights, the sum of values. */

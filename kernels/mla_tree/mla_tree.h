@@ -20,19 +20,19 @@
  * block maximum m; weights p_j = exp(score_j - m); l = sum of p_j in sixteen partial sums (lane
  * j % 16), added likewise; o = fma(p_j, c_j, o), j ascending from zero.
  *
- * Activation BF16, with a bf16 cache: q is rounded to bf16. Lane l takes pairs of elements, pair l,
- * l+16, ... of the latent and then of the rope part, the second of a pair first; the sum of the
- * lanes, times scale, is fma(sum, scale, 0). p_j is rounded to bf16 before it is summed; o takes
- * the tokens in pairs, the second first, a missing one with the weight 0. In scores and o subnormal
- * numbers are zero, as operands and as results. Roundings are to nearest even, and this is what
- * AVX-512 BF16 computes (kernels/simd/f32x16.h).
+ * Activation BF16, with a bf16 or fp8 cache: q is rounded to bf16. Lane l takes pairs of elements,
+ * pair l, l+16, ... of the latent and then of the rope part, the second of a pair first; the sum of
+ * the lanes, times scale, is fma(sum, scale, 0). p_j is rounded to bf16 before it is summed; o
+ * takes the tokens in pairs, the second first, a missing one with the weight 0. In scores and o
+ * subnormal numbers are zero, as operands and as results. Roundings are to nearest even, and this
+ * is what AVX-512 BF16 computes (kernels/simd/f32x16.h).
  *
  * Blocks are merged in ascending order:
  *     M' = max(M, m);  a = exp(M - M'), b = exp(m - M');  L = fma(L, a, l * b);  O = fma(O, a, o*b)
  * and at the end o = O / L, by division. So a tree row has the bits of the same tokens as a chain,
- * and a chunk the bits of single rows. Reading bf16 is exact. The fast variants use kernels/simd
- * exp and agree to the bit among themselves; the reference uses libm's: tolerance 1e-5 of max|c|,
- * with activation BF16 2^-8 of it, for a p_j may be rounded the other way.
+ * and a chunk the bits of single rows. Reading bf16 and fp8 is exact. The fast variants use
+ * kernels/simd exp and agree to the bit among themselves; the reference uses libm's: tolerance 1e-5
+ * of max|c|, with activation BF16 2^-8 of it, for a p_j may be rounded the other way.
  *
  * The CUDA variant rounds queries and weights p to bf16 and sums in another order: tolerance 1e-2
  * of max|c|. It is split over positions (FlashDecoding; mla_tree_cuda.h) and takes bf16 caches.
@@ -57,7 +57,7 @@ struct mla_tree_args {
     const float *q_rope;   /* [T, H, P], rotated; rows and heads by the strides below */
     size_t q_rope_row_stride;
     size_t q_rope_head_stride;
-    const void *kv; /* [slots, R + P] of this layer; rows of this step already stored */
+    const void *kv; /* [slots] of this layer, as kv_store.h; rows of this step already stored */
     enum kernel_dtype kv_dtype;
     const struct mla_sequence *sequences; /* [sequence_count], disjoint row ranges */
     uint32_t sequence_count;
@@ -67,7 +67,7 @@ struct mla_tree_args {
     uint32_t rope_dim;   /* P, a multiple of 16 */
     uint32_t page_tok;
     float scale;
-    enum kernel_dtype activation; /* BF16 only with a bf16 cache and R, P multiples of 32 */
+    enum kernel_dtype activation; /* BF16 not with an f32 cache; R, P then multiples of 32 */
     /* What a launch on a device is sized for, since it may be captured once and run with other
      * sequences: row_count and committed + row_count of every sequence are at most these. The
      * arrays above then lie in device memory. Not read by the reference and the CPU's variant. */

@@ -15,6 +15,7 @@
 #include <stdbool.h>
 
 #include "mla_tree/mla_block.h"
+#include "mla_tree/mla_token.h"
 #include "simd/f32x16_math.h"
 #include "team.h"
 
@@ -39,6 +40,7 @@ struct job {
     struct mla_tree_split split;
     uint32_t group_count;
     uint32_t stride; /* from a thread's block to its next one, as a rule */
+    size_t tok_bytes;
     struct item item[TEAM_THREADS_MAX * MLA_WAITING]; /* of few groups, those under way */
     uint32_t item_count;
 };
@@ -58,11 +60,12 @@ CPU_OP(mla_tree) {
     KERNEL_CHECK(args->latent_dim % 16 == 0 && args->rope_dim % 16 == 0);
     KERNEL_CHECK(
         args->activation == KERNEL_F32 ||
-        (args->kv_dtype == KERNEL_BF16 && args->latent_dim % 32 == 0 && args->rope_dim % 32 == 0));
+        (args->kv_dtype != KERNEL_F32 && args->latent_dim % 32 == 0 && args->rope_dim % 32 == 0));
     KERNEL_CHECK(args->heads >= 1 && args->page_tok >= 1);
     struct job job;
     job.args = args;
     job.threads = team_threads(ctx->team);
+    job.tok_bytes = kv_tok_bytes(args->kv_dtype, args->latent_dim, args->rope_dim);
     KERNEL_CHECK(mla_tree_scratch_lay(&job.scratch, ctx->scratch, job.threads, args->latent_dim,
                                       args->rope_dim) <= ctx->scratch_bytes);
     job.split = mla_tree_split(args);
@@ -192,25 +195,35 @@ static void load_queries(const struct job *job, const struct group *group, uint3
     }
 }
 
-/* The tokens of positions [begin, begin + count). path: the tokens behind the committed ones, or
- * NULL where a position is its own token. f32 sums of a bf16 cache take them from `widened`. */
+/* The tokens of positions [begin, begin + count), where they lie in the cache. path: the tokens
+ * behind the committed ones, or NULL where a position is its own token. */
 static void find_tokens(const struct job *job, const struct mla_sequence *seq, const uint32_t *path,
-                        uint32_t begin, uint32_t count, float *widened, const void **tok_out) {
+                        uint32_t begin, uint32_t count, const void **tok_out) {
     const struct mla_tree_args *args = job->args;
-    size_t dim = (size_t)args->latent_dim + args->rope_dim;
-    size_t bytes = args->kv_dtype == KERNEL_F32 ? sizeof(float) : sizeof(bf16);
-    bool widen = args->kv_dtype == KERNEL_BF16 && args->activation == KERNEL_F32;
     for (uint32_t j = 0; j < count; j++) {
         uint32_t tok = begin + j;
         if (path && tok >= seq->committed) tok = seq->committed + path[tok - seq->committed];
         size_t slot = (size_t)seq->page[tok / args->page_tok] * args->page_tok +
                       tok % args->page_tok;
-        tok_out[j] = (const char *)args->kv + slot * dim * bytes;
-        if (!widen) continue;
-        float *to = widened + j * dim;
-        for (size_t i = 0; i < dim; i += 16)
-            f32x16_store(to + i, f32x16_load_bf16((const bf16 *)tok_out[j] + i));
-        tok_out[j] = to;
+        tok_out[j] = (const char *)args->kv + slot * job->tok_bytes;
+    }
+}
+
+/* The same as products take them: a cache of another type than theirs is read into `block`. */
+static void load_tokens(const struct job *job, const struct mla_sequence *seq, const uint32_t *path,
+                        uint32_t begin, uint32_t count, float *block, const void **tok_out) {
+    const struct mla_tree_args *args = job->args;
+    uint32_t latent_dim = args->latent_dim, rope_dim = args->rope_dim;
+    size_t dim = (size_t)latent_dim + rope_dim;
+    find_tokens(job, seq, path, begin, count, tok_out);
+    for (uint32_t j = 0; j < count && args->kv_dtype != args->activation; j++) {
+        float *wide = block + j * dim;
+        bf16 *narrow = (bf16 *)(void *)block + j * dim;
+        if (args->activation == KERNEL_F32)
+            mla_token_to_f32(args->kv_dtype, tok_out[j], latent_dim, rope_dim, wide);
+        else
+            mla_token_to_bf16(tok_out[j], latent_dim, rope_dim, narrow);
+        tok_out[j] = args->activation == KERNEL_F32 ? (const void *)wide : narrow;
     }
     for (uint32_t j = count; j % 16 != 0; j++)
         tok_out[j] = tok_out[count - 1];
@@ -222,14 +235,14 @@ static uint32_t tokens_seen(uint32_t positions, uint32_t begin) {
 
 /* A tree's row at and behind the block in which the tree begins. */
 static void attend_row(const struct job *job, const struct mla_sequence *seq, uint32_t row,
-                       uint32_t begin, struct mla_block *block, float *widened, float *weights,
+                       uint32_t begin, struct mla_block *block, float *loaded, float *weights,
                        const struct mla_partial *partial) {
     uint32_t path[PATH_MAX_TOK], depth = 0;
     for (uint64_t left = seq->ancestors[row]; left != 0; left &= left - 1)
         path[depth++] = (uint32_t)__builtin_ctzll(left);
     uint32_t count = tokens_seen(seq->committed + depth, begin);
     if (count == 0) return;
-    find_tokens(job, seq, path, begin, count, widened, block->tok);
+    load_tokens(job, seq, path, begin, count, loaded, block->tok);
     mla_block_attend(block, weights, partial);
 }
 
@@ -238,7 +251,7 @@ static void attend(const struct job *job, const struct group *group, uint32_t bl
     const struct mla_tree_args *args = job->args;
     const struct mla_tree_scratch *scratch = &job->scratch;
     const uint32_t begin = block_idx * MLA_BLOCK_TOK, heads = group->head_count;
-    float *widened = scratch->block + thread * scratch->block_floats;
+    float *loaded = scratch->block + thread * scratch->block_floats;
     float *weights = scratch->weights + thread * scratch->weights_floats;
     char *query = scratch->query + thread * scratch->query_bytes;
     uint32_t seen[MLA_QUERIES], furthest = 0;
@@ -258,12 +271,12 @@ static void attend(const struct job *job, const struct group *group, uint32_t bl
         .tok_count = seen,
     };
     if (!group->seq->ancestors || begin + MLA_BLOCK_TOK <= group->seq->committed) {
-        find_tokens(job, group->seq, NULL, begin, furthest, widened, block.tok);
+        load_tokens(job, group->seq, NULL, begin, furthest, loaded, block.tok);
         uint32_t ahead = begin + job->stride * MLA_BLOCK_TOK;
-        block.has_ahead = args->activation == KERNEL_BF16 &&
-                          ahead + MLA_BLOCK_TOK <= group->seq->committed;
-        if (block.has_ahead)
-            find_tokens(job, group->seq, NULL, ahead, MLA_BLOCK_TOK, NULL, block.ahead);
+        if (args->activation == KERNEL_BF16 && ahead + MLA_BLOCK_TOK <= group->seq->committed) {
+            find_tokens(job, group->seq, NULL, ahead, MLA_BLOCK_TOK, block.ahead);
+            block.ahead_bytes = job->tok_bytes;
+        }
         mla_block_attend(&block, weights, partial);
         return;
     }
@@ -274,7 +287,7 @@ static void attend(const struct job *job, const struct group *group, uint32_t bl
         uint32_t first = row * heads;
         block.query = query + first * query_bytes;
         block.tok_count = seen + first;
-        attend_row(job, group->seq, group->row_begin + row, begin, &block, widened, weights,
+        attend_row(job, group->seq, group->row_begin + row, begin, &block, loaded, weights,
                    &(struct mla_partial){partial->max + first, partial->sum + first,
                                          partial->values + (size_t)first * args->latent_dim});
     }

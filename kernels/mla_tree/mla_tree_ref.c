@@ -3,11 +3,10 @@
 #include <math.h>
 
 #include "flushed.h"
+#include "kv_store/kv_value.h"
 
-static float kv_value(const struct mla_tree_args *args, size_t slot, size_t i) {
-    size_t at = slot * ((size_t)args->latent_dim + args->rope_dim) + i;
-    return args->kv_dtype == KERNEL_F32 ? ((const float *)args->kv)[at]
-                                        : bf16_to_f32(((const bf16 *)args->kv)[at]);
+static float cached(const struct mla_tree_args *args, size_t slot, size_t i) {
+    return kv_value(args->kv, args->kv_dtype, args->latent_dim, args->rope_dim, slot, i);
 }
 
 /* The cache slot of position `position` as row `row` of the sequence sees it. */
@@ -28,9 +27,9 @@ static float score(const struct mla_tree_args *args, const float *q_latent, cons
                    size_t slot) {
     float lane[16] = {0};
     for (uint32_t i = 0; i < args->latent_dim; i++)
-        lane[i % 16] = fmaf(q_latent[i], kv_value(args, slot, i), lane[i % 16]);
+        lane[i % 16] = fmaf(q_latent[i], cached(args, slot, i), lane[i % 16]);
     for (uint32_t i = 0; i < args->rope_dim; i++)
-        lane[i % 16] = fmaf(q_rope[i], kv_value(args, slot, args->latent_dim + i), lane[i % 16]);
+        lane[i % 16] = fmaf(q_rope[i], cached(args, slot, args->latent_dim + i), lane[i % 16]);
     for (int apart = 8; apart > 0; apart /= 2)
         for (int l = 0; l < apart; l++)
             lane[l] = lane[l] + lane[l + apart];
@@ -44,8 +43,7 @@ static float score_of_pairs(const struct mla_tree_args *args, const float *q_lat
     for (uint32_t pair = 0; pair < (args->latent_dim + args->rope_dim) / 2; pair++)
         for (uint32_t i = 2 * pair + 2; i-- > 2 * pair;) {
             float q = i < args->latent_dim ? q_latent[i] : q_rope[i - args->latent_dim];
-            lane[pair % 16] = flushed_fma(flushed_bf16(q), kv_value(args, slot, i),
-                                          lane[pair % 16]);
+            lane[pair % 16] = flushed_fma(flushed_bf16(q), cached(args, slot, i), lane[pair % 16]);
         }
     for (int apart = 8; apart > 0; apart /= 2)
         for (int l = 0; l < apart; l++)
@@ -59,10 +57,10 @@ static float weigh(const struct mla_tree_args *args, const float *p, const size_
     float o = 0.0f;
     for (uint32_t j = 0; j < count; j++) {
         if (args->activation == KERNEL_F32) {
-            o = fmaf(p[j], kv_value(args, slot[j], i), o);
+            o = fmaf(p[j], cached(args, slot[j], i), o);
         } else if (j % 2 == 0) {
-            if (j + 1 < count) o = flushed_fma(p[j + 1], kv_value(args, slot[j + 1], i), o);
-            o = flushed_fma(p[j], kv_value(args, slot[j], i), o);
+            if (j + 1 < count) o = flushed_fma(p[j + 1], cached(args, slot[j + 1], i), o);
+            o = flushed_fma(p[j], cached(args, slot[j], i), o);
         }
     }
     return o;

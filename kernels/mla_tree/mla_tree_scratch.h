@@ -27,7 +27,7 @@ uint32_t mla_tree_groups(const struct mla_tree_split *split, const struct mla_se
 
 struct mla_tree_scratch {
     char *query;    /* a thread: [MLA_QUERIES, R + P] in the activation's type */
-    float *block;   /* a thread: [MLA_BLOCK_TOK, R + P], a block widened */
+    float *block;   /* a thread: [MLA_BLOCK_TOK, R + P], a block in the activation's type */
     float *weights; /* a thread: [MLA_QUERIES, MLA_BLOCK_TOK] */
     float *partial; /* a waiting one: max and sum [MLA_QUERIES], values [MLA_QUERIES, R] */
     float *merged;  /* a split group: max and sum [MLA_QUERIES] */

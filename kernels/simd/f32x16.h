@@ -7,8 +7,9 @@
  * F32X16_UNROLL before a loop unrolls it where tiles of sums live in registers: they are arrays
  * until their loops are gone.
  *
- * Panels. Weights come in panels of 32 outputs, two vectors wide. f32x16_panel_fp8 loads one
- * input's 32 e4m3 weights divided by 256, which is what half precision can hold.
+ * f32x16_load_fp8 loads finite e4m3 codes divided by 256, which is what half precision can hold.
+ * Panels: weights come in panels of 32 outputs, two vectors wide; f32x16_panel_fp8 loads one
+ * input's 32 e4m3 weights, divided likewise.
  *
  * bf16x32 is 32 values as bf16, or sixteen pairs: bf16x32_even and _odd widen the first and the
  * second of each, bf16x32_pair is one pair sixteen times, bf16x32_round narrows two vectors, to

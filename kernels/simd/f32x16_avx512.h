@@ -160,6 +160,11 @@ F32X16_INLINE void f32x16_zip_order(f32x16 z[2]) {
 
 /* An e4m3 code's digits, moved up by seven, are those of a half 256 times smaller; the sign has one
  * place further to go, which extension filled with it. */
+F32X16_INLINE f32x16 f32x16_load_fp8(const uint8_t *p) {
+    __m256i wide = _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)(const void *)p));
+    __m256i half = _mm256_and_si256(_mm256_slli_epi16(wide, 7), _mm256_set1_epi16((short)0xbfff));
+    return _mm512_cvtph_ps(half);
+}
 F32X16_INLINE void f32x16_panel_fp8(const uint8_t *p, f32x16 w[2]) {
     __m512i wide = _mm512_cvtepi8_epi16(_mm256_loadu_si256((const __m256i *)(const void *)p));
     __m512i half = _mm512_and_si512(_mm512_slli_epi16(wide, 7), _mm512_set1_epi16((short)0xbfff));

@@ -150,11 +150,15 @@ F32X16_INLINE void f32x16_zip_order(f32x16 z[2]) {
     (void)z; /* zipped in order */
 }
 
+F32X16_INLINE f32x16 f32x16_load_fp8(const uint8_t *p) {
+    f32x16 out;
+    for (int i = 0; i < 16; i++)
+        out.lane[i] = e4m3_to_f32(p[i]) * 0x1p-8f;
+    return out;
+}
 F32X16_INLINE void f32x16_panel_fp8(const uint8_t *p, f32x16 w[2]) {
-    for (int i = 0; i < 16; i++) {
-        w[0].lane[i] = e4m3_to_f32(p[i]) * 0x1p-8f;
-        w[1].lane[i] = e4m3_to_f32(p[i + 16]) * 0x1p-8f;
-    }
+    w[0] = f32x16_load_fp8(p);
+    w[1] = f32x16_load_fp8(p + 16);
 }
 
 F32X16_INLINE void bf16x32_int4(const uint8_t *p, bf16x32 w[4]) {

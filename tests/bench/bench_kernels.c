@@ -58,6 +58,8 @@ static const struct mla_tree_case mla_tree_shapes[] = {
     {KERNEL_BF16, 16, 512, 64, 64, 1, {{TREE_BUSHY, 16384, 16}}, KERNEL_BF16},
     {KERNEL_BF16, 16, 512, 64, 64, 1, {{CHAIN, 4096, 64}}, KERNEL_BF16},
     {KERNEL_BF16, 16, 512, 64, 64, 1, {{CHAIN, 4096, 512}}, KERNEL_BF16},
+    {KERNEL_FP8, 16, 512, 64, 64, 1, {{CHAIN, 16384, 1}}, KERNEL_BF16},
+    {KERNEL_FP8, 16, 512, 64, 64, 1, {{TREE_BUSHY, 16384, 16}}, KERNEL_BF16},
     {KERNEL_BF16, 16, 512, 64, 64, 1, {{CHAIN, 4096, 1}}, KERNEL_F32},
     {KERNEL_BF16, 16, 512, 64, 64, 1, {{CHAIN, 16384, 1}}, KERNEL_F32},
     {KERNEL_BF16, 64, 512, 64, 64, 1, {{CHAIN, 16384, 1}}, KERNEL_F32},
@@ -94,7 +96,8 @@ static const struct add_case add_shapes[] = {{7168}, {7168 * 512}};
 static const struct rms_norm_case rms_norm_shapes[] = {{1, 7168, false, 0}, {512, 7168, false, 0}};
 static const struct rope_case rope_shapes[] = {
     {1, 64, 64, 128, 0, false}, {512, 64, 64, 128, 0, false}, {512, 64, 128, 0, 0, true}};
-static const struct kv_store_case kv_store_shapes[] = {{KERNEL_BF16, 512, 512, 64, 4096, 0, false}};
+static const struct kv_store_case kv_store_shapes[] = {{KERNEL_BF16, 512, 512, 64, 4096, 0, false},
+                                                       {KERNEL_FP8, 512, 512, 64, 4096, 0, false}};
 static const struct kv_copy_case kv_copy_shapes[] = {{64, 1152, 65, 64, false}};
 static const struct kv_move_case kv_move_shapes[] = {{4096, 1152, 8, false}};
 static const struct top_tokens_case top_tokens_shapes[] = {{7, 4096, 0, 16, 8, LOGITS_NORMAL, 0},

@@ -113,13 +113,14 @@ static const struct rope_case rope_cases[] = {
 struct kv_store_case {
     enum kernel_dtype dtype;
     uint32_t rows, latent_dim, rope_dim, slots, pad;
-    bool special; /* infinities, NaN, ties of rounding */
+    bool special; /* infinities, NaN, zeros, subnormal numbers, ties of rounding */
 };
 static const struct kv_store_case kv_store_cases[] = {
-    {KERNEL_F32, 0, 512, 64, 4, 0, false},
-    {KERNEL_F32, 3, 128, 32, 7, 9, true},
-    {KERNEL_BF16, 1, 512, 64, 1, 64, true},
-    {KERNEL_BF16, 65, 512, 64, 130, 0, true},
+    {KERNEL_F32, 0, 512, 64, 4, 0, false},   {KERNEL_F32, 3, 128, 32, 7, 9, true},
+    {KERNEL_BF16, 1, 512, 64, 1, 64, true},  {KERNEL_BF16, 65, 512, 64, 130, 0, true},
+    {KERNEL_FP8, 0, 512, 64, 4, 0, false},   {KERNEL_FP8, 3, 16, 16, 7, 9, false},
+    {KERNEL_FP8, 17, 144, 48, 40, 0, true}, /* a short group, zeros behind */
+    {KERNEL_FP8, 33, 512, 64, 70, 64, true},
 };
 
 struct kv_copy_case {
@@ -180,6 +181,10 @@ static const struct mla_tree_case mla_tree_cases[] = {
      4, /* a step as it comes, one sequence without rows */
      {{TREE_BUSHY, 64, 9}, {CHAIN, 200, 1}, {CHAIN, 5, 0}, {CHAIN, 10, 40}},
      KERNEL_F32},
+    {KERNEL_FP8, 2, 16, 16, 1, 1, {{CHAIN, 127, 2}}, KERNEL_F32},
+    {KERNEL_FP8, 3, 144, 32, 16, 1, {{TREE_BUSHY, 70, 20}}, KERNEL_F32},
+    {KERNEL_FP8, 8, 128, 32, 64, 1, {{TREE_BUSHY, 255, 33}}, KERNEL_F32},
+    {KERNEL_FP8, 4, 512, 64, 64, 1, {{CHAIN, 300, 3}}, KERNEL_F32},
     {KERNEL_BF16, 1, 32, 32, 64, 1, {{CHAIN, 0, 1}}, KERNEL_BF16},
     {KERNEL_BF16, 3, 96, 32, 16, 1, {{CHAIN, 128, 2}}, KERNEL_BF16},
     {KERNEL_BF16, 16, 512, 64, 64, 1, {{CHAIN, 900, 1}}, KERNEL_BF16}, /* split over threads */
@@ -187,6 +192,17 @@ static const struct mla_tree_case mla_tree_cases[] = {
     {KERNEL_BF16, 5, 64, 32, 7, 1, {{CHAIN, 60, 200}}, KERNEL_BF16},
     {KERNEL_BF16, 8, 128, 32, 64, 1, {{TREE_BUSHY, 255, 33}}, KERNEL_BF16},
     {KERNEL_BF16, 2, 64, 64, 16, 1, {{TREE_LINE, 100, 64}}, KERNEL_BF16},
+    {KERNEL_FP8, 16, 512, 64, 64, 1, {{CHAIN, 900, 1}}, KERNEL_BF16},
+    {KERNEL_FP8, 5, 96, 32, 7, 1, {{CHAIN, 60, 130}}, KERNEL_BF16},
+    {KERNEL_FP8, 8, 128, 32, 64, 1, {{TREE_BUSHY, 250, 8}}, KERNEL_BF16},
+    {KERNEL_FP8,
+     3,
+     160,
+     32,
+     16,
+     4,
+     {{TREE_BUSHY, 64, 9}, {CHAIN, 200, 1}, {CHAIN, 5, 0}, {CHAIN, 10, 40}},
+     KERNEL_BF16},
     {KERNEL_BF16,
      6,
      64,
@@ -215,6 +231,9 @@ static const struct mla_expanded_case mla_expanded_cases[] = {
     {KERNEL_BF16, LINEAR_BF16, 1, 32, 32, 10, 33, 64, 1, {{128, 30}}, KERNEL_BF16},
     {KERNEL_BF16, LINEAR_BF16, 3, 64, 16, 16, 136, 16, 2, {{250, 9}, {0, 140}}, KERNEL_BF16},
     {KERNEL_BF16, LINEAR_BF16, 1, 512, 64, 128, 128, 64, 1, {{100, 40}}, KERNEL_BF16},
+    {KERNEL_FP8, LINEAR_BF16, 1, 144, 32, 6, 40, 7, 1, {{60, 130}}, KERNEL_F32},
+    {KERNEL_FP8, LINEAR_BF16, 2, 48, 16, 16, 40, 16, 2, {{250, 9}, {0, 40}}, KERNEL_BF16},
+    {KERNEL_FP8, LINEAR_BF16, 1, 512, 64, 128, 128, 64, 1, {{100, 40}}, KERNEL_BF16},
 };
 
 struct gqa_block_case {

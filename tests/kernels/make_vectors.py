@@ -503,6 +503,53 @@ def expanded():
           w_uk=w_uk, w_uv=w_uv, q=q, out=out)
 
 
+def record(latent, rope):
+    """FlashMLA's: codes, a scale for each 128 of them (a power of two), the rotated key in bf16."""
+    sizes = np.array([e4m3(c) for c in range(127)])
+    codes, scales, read = [], [], []
+    for begin in range(0, len(latent), 128):
+        group, scale = latent[begin:begin + 128].astype(np.float64), 2.0**-117
+        if not np.isfinite(group).all():
+            codes += [0] * len(group)
+            scales.append(np.float32(np.nan))
+            read += [np.nan] * len(group)
+            continue
+        while np.abs(group).max() > 448 * scale:
+            scale *= 2
+        for value in group:
+            distance = np.abs(sizes - abs(value) / scale)
+            nearest = np.flatnonzero(distance == distance.min())
+            code = int(nearest[0] if len(nearest) == 1 else nearest[nearest % 2 == 0][0])
+            read.append(math.copysign(sizes[code] * scale, value))
+            codes.append(code | (128 if math.copysign(1, value) < 0 else 0))
+        scales.append(np.float32(scale))
+    out = bytes(codes) + np.array(scales, "<f4").tobytes() + to_bf16(rope).astype("<u2").tobytes()
+    return out + bytes(-len(out) % 16), np.array(read)
+
+
+def records():
+    rng = np.random.default_rng(656)
+    for latent, rope, rows, slots in (144, 16, 8, 11), (512, 64, 2, 3):
+        c = (rng.standard_normal((rows, latent)) * 2.0 ** rng.integers(-9, 9, (rows, 1))).astype(np.float32)
+        key = rng.standard_normal((rows, rope)).astype(np.float32)
+        if rows == 8:
+            c[1] = np.copysign(0, c[1])
+            c[2, 77], c[3, 143] = np.inf, np.nan
+            c[4, :128] *= 3584 / np.abs(c[4, :128]).max()  # 448 * 8, and the next number above it
+            c[4, 60], c[4, 140] = -3584, np.nextafter(np.float32(3584), np.float32(4000))
+            ties = [448, 17, 19, -27, 0.5**10, 1.5 * 0.5**9, -2.5 * 0.5**9, 7.5 * 0.5**9, 15.5 * 0.5**10, 432]
+            c[5] = np.resize(np.array(ties, np.float32), latent)
+            c[6] *= np.float32(2.0**-140)
+            c[7, 5] = np.finfo(np.float32).max
+        slot = rng.permutation(slots)[:rows]
+        made = [record(*row) for row in zip(c, key)]
+        kv = rng.integers(0, 256, (slots, len(made[0][0])))
+        stored = kv.copy()
+        stored[slot] = [list(out) for out, _ in made]
+        write("kv_record", f"{latent}_{rope}", rows=rows, latent_dim=latent, rope_dim=rope, slot=slot,
+              latent=c, rope=key, kv=kv, out=stored, read=np.array([read for _, read in made]))
+
+
 def main():
     linear()
     norms_and_gates()
@@ -518,6 +565,7 @@ def main():
     moves()
     rounded_activations()
     expanded()
+    records()
 
 
 if __name__ == "__main__":

@@ -290,23 +290,42 @@ static float *sprinkle_special(struct rig *rig, float *values, size_t count) {
     return values;
 }
 
+/* What an FP8 group may hold: a row of special values, one of zeros, one of subnormal numbers, and
+ * short ones of any size, of which many lie between two codes. */
+static void sprinkle_short(struct rig *rig, float *values, uint32_t rows, size_t stride) {
+    for (uint32_t row = 0; row < rows; row++, values += stride) {
+        int power = (int)rig_below(rig, 40) - 30;
+        if (row % 4 == 0) sprinkle_special(rig, values, stride);
+        for (size_t i = 0; i < stride && row % 4 != 0; i++) {
+            int digits = (int)rig_below(rig, 127) - 63;
+            if (row % 4 == 1) values[i] = copysignf(0.0f, values[i]);
+            if (row % 4 == 2) values[i] = ldexpf(values[i], -124);
+            if (row % 4 == 3) values[i] = ldexpf((float)digits, power + (int)rig_below(rig, 8));
+        }
+    }
+}
+
 void rig_kv_store(struct rig *rig, const struct kv_store_case *c, uint32_t threads,
                   struct rig_call *call) {
     (void)threads;
     size_t latent_stride = c->latent_dim + c->pad, rope_stride = c->rope_dim + c->pad;
     float *latent = normals(rig, c->rows * latent_stride, 1);
     float *rope_key = normals(rig, c->rows * rope_stride, 1);
-    if (c->special) {
+    if (c->special && c->dtype == KERNEL_FP8)
+        sprinkle_short(rig, latent, c->rows, latent_stride);
+    else if (c->special)
         sprinkle_special(rig, latent, c->rows * latent_stride);
-        sprinkle_special(rig, rope_key, c->rows * rope_stride);
-    }
+    if (c->special) sprinkle_special(rig, rope_key, c->rows * rope_stride);
+    enum rig_type type = c->dtype == KERNEL_F32    ? RIG_F32
+                         : c->dtype == KERNEL_BF16 ? RIG_BF16
+                                                   : RIG_U32;
+    size_t tok_bytes = kv_tok_bytes(c->dtype, c->latent_dim, c->rope_dim);
     call->args.kv_store = (struct kv_store_args){
         .latent = latent,
         .latent_stride = latent_stride,
         .rope_key = rope_key,
         .rope_stride = rope_stride,
-        .kv = add_output(rig, call, "kv", c->dtype == KERNEL_F32 ? RIG_F32 : RIG_BF16, NULL, 1,
-                         c->slots, c->latent_dim + c->rope_dim),
+        .kv = add_output(rig, call, "kv", type, NULL, 1, c->slots, tok_bytes / type_bytes(type)),
         .kv_dtype = c->dtype,
         .slot = permutation(rig, c->slots),
         .rows = c->rows,
@@ -363,6 +382,26 @@ void rig_kv_move(struct rig *rig, const struct kv_move_case *c, uint32_t threads
     call->bytes = 2.0 * c->move_count * c->tok_bytes;
 }
 
+/* Normal latents and keys of so many slots. */
+static void *latent_cache(struct rig *rig, enum kernel_dtype dtype, size_t slots,
+                          uint32_t latent_dim, uint32_t rope_dim) {
+    size_t dim = (size_t)latent_dim + rope_dim, bytes = kv_tok_bytes(dtype, latent_dim, rope_dim);
+    if (dtype == KERNEL_F32) return normals(rig, slots * dim, 1);
+    if (dtype == KERNEL_BF16) return bf16_normals(rig, slots * dim, 1);
+    uint8_t *kv = rig_alloc(rig, slots * bytes);
+    for (uint8_t *tok = kv; tok < kv + slots * bytes; tok += bytes) {
+        float *scale = (float *)(void *)(tok + latent_dim);
+        bf16 *rope = (bf16 *)(void *)(tok + kv_fp8_rope_at(latent_dim));
+        for (size_t g = 0; g < kv_fp8_groups(latent_dim); g++)
+            scale[g] = ldexpf(1.0f, -4 - (int)rig_below(rig, 4));
+        for (size_t i = 0; i < latent_dim; i++)
+            tok[i] = e4m3_from_f32(rig_normal(rig) / scale[i / KV_FP8_GROUP]);
+        for (size_t i = 0; i < rope_dim; i++)
+            rope[i] = bf16_from_f32(rig_normal(rig));
+    }
+    return kv;
+}
+
 static uint64_t *ancestors_of(struct rig *rig, enum tree_shape shape, uint32_t rows) {
     if (shape == CHAIN) return NULL;
     uint64_t *mask = rig_alloc(rig, rows * sizeof(uint64_t));
@@ -401,15 +440,13 @@ void rig_mla_tree(struct rig *rig, const struct mla_tree_case *c, uint32_t threa
         for (uint32_t i = 0; i < c->sequence[s].rows; i++)
             positions += c->sequence[s].committed + i + 1;
     }
-    size_t count = (size_t)pages * c->page_tok * dim;
     size_t rope_head_stride = c->rope_dim + 16, rope_row_stride = c->heads * rope_head_stride;
     call->args.mla_tree = (struct mla_tree_args){
         .q_latent = normals(rig, (size_t)rows * c->heads * c->latent_dim, 1),
         .q_rope = normals(rig, rows * rope_row_stride, 1),
         .q_rope_row_stride = rope_row_stride,
         .q_rope_head_stride = rope_head_stride,
-        .kv = c->dtype == KERNEL_F32 ? (void *)normals(rig, count, 1)
-                                     : (void *)bf16_normals(rig, count, 1),
+        .kv = latent_cache(rig, c->dtype, (size_t)pages * c->page_tok, c->latent_dim, c->rope_dim),
         .kv_dtype = c->dtype,
         .sequences = sequences,
         .sequence_count = c->sequence_count,
@@ -425,7 +462,7 @@ void rig_mla_tree(struct rig *rig, const struct mla_tree_case *c, uint32_t threa
     };
     call->activation = c->activation;
     call->scratch_bytes = mla_tree_scratch_bytes(threads, c->latent_dim, c->rope_dim);
-    call->bytes = tokens * (double)dim * (c->dtype == KERNEL_F32 ? 4 : 2);
+    call->bytes = tokens * (double)kv_tok_bytes(c->dtype, c->latent_dim, c->rope_dim);
     call->flops = 2 * positions * c->heads * (double)(dim + c->latent_dim);
 }
 
@@ -447,14 +484,12 @@ void rig_mla_expanded(struct rig *rig, const struct mla_expanded_case *c, uint32
         tokens += committed + count;
         seen += (double)count * committed + count * (count + 1.0) / 2;
     }
-    size_t dim = c->latent_dim + c->rope_dim, count = (size_t)pages * c->page_tok * dim;
     size_t head_stride = c->nope_dim + c->rope_dim, row_stride = c->heads * head_stride + 16;
     call->args.mla_expanded = (struct mla_expanded_args){
         .q = normals(rig, rows * row_stride, 1),
         .q_row_stride = row_stride,
         .q_head_stride = head_stride,
-        .kv = c->dtype == KERNEL_F32 ? (void *)normals(rig, count, 1)
-                                     : (void *)bf16_normals(rig, count, 1),
+        .kv = latent_cache(rig, c->dtype, (size_t)pages * c->page_tok, c->latent_dim, c->rope_dim),
         .kv_dtype = c->dtype,
         .w_uk = rig_weight(rig, c->format, c->latent_dim, c->nope_dim, c->heads),
         .w_uv = rig_weight(rig, c->format, c->value_dim, c->latent_dim, c->heads),
@@ -473,7 +508,7 @@ void rig_mla_expanded(struct rig *rig, const struct mla_expanded_case *c, uint32
     call->activation = c->activation;
     call->scratch_bytes = mla_expanded_scratch_bytes(threads, rows_max, c->latent_dim, c->rope_dim,
                                                      c->nope_dim, c->value_dim);
-    call->bytes = tokens * (double)dim * (c->dtype == KERNEL_F32 ? 4 : 2);
+    call->bytes = tokens * (double)kv_tok_bytes(c->dtype, c->latent_dim, c->rope_dim);
     call->flops = 2 * c->heads *
                   (seen * (double)(head_stride + c->value_dim) +
                    tokens * (double)c->latent_dim * (c->nope_dim + c->value_dim));

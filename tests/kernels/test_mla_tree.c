@@ -9,6 +9,7 @@
 #include <cmocka.h>
 
 #include "compare.h"
+#include "kv_store/kv_value.h"
 #include "rig.h"
 
 static const struct compare_tolerance exact = {0, 0};
@@ -21,8 +22,9 @@ static void test_tree_is_chain(void **state) {
         {KERNEL_BF16, 3, 64, 32, 64, 1, {{TREE_BUSHY, 64, 40}}, KERNEL_F32},
         {KERNEL_BF16, 1, 32, 16, 1, 1, {{TREE_WIDE, 130, 20}}, KERNEL_F32},
         {KERNEL_BF16, 3, 64, 32, 64, 1, {{TREE_BUSHY, 100, 40}}, KERNEL_BF16},
+        {KERNEL_FP8, 2, 128, 32, 16, 1, {{TREE_BUSHY, 100, 40}}, KERNEL_BF16},
     };
-    for (size_t c = 0; c < 4; c++) {
+    for (size_t c = 0; c < sizeof trees / sizeof trees[0]; c++) {
         struct rig *rig = rig_create(c);
         struct rig_call call = {0};
         rig_mla_tree(rig, &trees[c], 1, &call);
@@ -33,8 +35,7 @@ static void test_tree_is_chain(void **state) {
 
         const struct mla_sequence *seq = tree.sequences;
         uint32_t total = seq->committed + seq->row_count;
-        size_t tok_bytes = (tree.latent_dim + tree.rope_dim) *
-                           (tree.kv_dtype == KERNEL_F32 ? 4 : 2);
+        size_t tok_bytes = kv_tok_bytes(tree.kv_dtype, tree.latent_dim, tree.rope_dim);
         uint32_t *page = rig_alloc(rig, total * sizeof(uint32_t));
         char *kv = rig_alloc(rig, total * tok_bytes);
         for (uint32_t row = 0; row < seq->row_count; row++) {
@@ -63,6 +64,42 @@ static void test_tree_is_chain(void **state) {
             assert_true(compare_floats("tree against chain", tree.out + row * width, args.out,
                                        width, exact));
         }
+        rig_destroy(&rig);
+    }
+}
+
+/* Reading is exact: an fp8 cache gives the bits of a bf16 cache of what it holds. */
+static void test_fp8_is_bf16(void **state) {
+    (void)state;
+    const struct mla_tree_case cases[] = {
+        {KERNEL_FP8, 3, 144, 16, 7, 1, {{CHAIN, 200, 9}}, KERNEL_F32},
+        {KERNEL_FP8, 8, 512, 64, 64, 1, {{TREE_BUSHY, 150, 16}}, KERNEL_BF16},
+    };
+    for (size_t c = 0; c < sizeof cases / sizeof cases[0]; c++) {
+        struct rig *rig = rig_create(c);
+        struct rig_call call = {0};
+        rig_mla_tree(rig, &cases[c], 1, &call);
+        struct kernel_ctx ctx = {.scratch = rig_alloc(rig, call.scratch_bytes),
+                                 .scratch_bytes = call.scratch_bytes};
+        struct mla_tree_args args = call.args.mla_tree;
+        mla_tree_cpu(&args, &ctx);
+        size_t dim = (size_t)args.latent_dim + args.rope_dim;
+        size_t width = (size_t)args.sequences->row_count * args.heads * args.latent_dim;
+        size_t positions = args.sequences->committed + args.sequences->row_count;
+        size_t slots = (positions / args.page_tok + 1) * args.page_tok;
+        bf16 *kv = rig_alloc(rig, slots * dim * sizeof(bf16));
+        for (size_t i = 0; i < slots * dim; i++) {
+            float value = kv_value(args.kv, KERNEL_FP8, args.latent_dim, args.rope_dim, i / dim,
+                                   i % dim);
+            kv[i] = bf16_from_f32(value);
+            assert_true(bf16_to_f32(kv[i]) == value);
+        }
+        const float *of_fp8 = args.out;
+        args.kv = kv;
+        args.kv_dtype = KERNEL_BF16;
+        args.out = rig_alloc(rig, width * sizeof(float));
+        mla_tree_cpu(&args, &ctx);
+        assert_true(compare_floats("fp8 against bf16", of_fp8, args.out, width, exact));
         rig_destroy(&rig);
     }
 }
@@ -118,6 +155,7 @@ static void test_mask_of_a_chain(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_tree_is_chain),
+        cmocka_unit_test(test_fp8_is_bf16),
         cmocka_unit_test(test_mask_of_a_chain),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

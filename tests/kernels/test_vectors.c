@@ -513,6 +513,64 @@ static void check_kv_store(const struct vector *v) {
     }
 }
 
+/* What attention makes of a token alone is its latent, as it reads it; of finite ones, since the
+ * query is zero. */
+static void expect_read(const struct vector *v, const void *kv, bool fast) {
+    uint32_t latent_dim = number(v, "latent_dim"), rope_dim = number(v, "rope_dim");
+    const float *read = reals(v, "read");
+    struct kernel_ctx ctx = context(v, mla_tree_scratch_bytes(1, latent_dim, rope_dim));
+    for (uint32_t row = 0; row < number(v, "rows"); row++, read += latent_dim) {
+        float *out = rig_alloc(v->rig, latent_dim * sizeof(float));
+        const struct mla_sequence alone = {.row_count = 1, .page = u32s(v, "slot") + row};
+        const struct mla_tree_args args = {
+            .q_latent = rig_alloc(v->rig, latent_dim * sizeof(float)),
+            .q_rope = rig_alloc(v->rig, rope_dim * sizeof(float)),
+            .kv = kv,
+            .kv_dtype = KERNEL_FP8,
+            .sequences = &alone,
+            .sequence_count = 1,
+            .out = out,
+            .heads = 1,
+            .latent_dim = latent_dim,
+            .rope_dim = rope_dim,
+            .page_tok = 1,
+            .scale = 1.0f,
+        };
+        bool is_finite = true;
+        for (uint32_t i = 0; i < latent_dim; i++)
+            is_finite = is_finite && isfinite(read[i]);
+        if (!is_finite) continue;
+        fast ? mla_tree_cpu(&args, &ctx) : mla_tree_ref(&args, &ctx);
+        for (uint32_t i = 0; i < latent_dim; i++)
+            if (out[i] != read[i])
+                fail_msg("%s %s: row %u reads %a, expected %a", v->op, v->label, row,
+                         (double)out[i], (double)read[i]);
+    }
+}
+
+static void check_kv_record(const struct vector *v) {
+    struct kernel_ctx ctx = {0};
+    const struct array *want = need(v, "out");
+    for (int variant = 0; variant < 2; variant++) {
+        struct kv_store_args args = {.latent = reals(v, "latent"),
+                                     .latent_stride = number(v, "latent_dim"),
+                                     .rope_key = reals(v, "rope"),
+                                     .rope_stride = number(v, "rope_dim"),
+                                     .kv = u8s(v, "kv"),
+                                     .kv_dtype = KERNEL_FP8,
+                                     .slot = u32s(v, "slot"),
+                                     .rows = number(v, "rows"),
+                                     .latent_dim = number(v, "latent_dim"),
+                                     .rope_dim = number(v, "rope_dim")};
+        variant == 0 ? kv_store_ref(&args, &ctx) : kv_store_cpu(&args, &ctx);
+        for (size_t i = 0; i < want->count; i++)
+            if (((const uint8_t *)args.kv)[i] != want->u64[i])
+                fail_msg("%s %s: byte %zu is %02x, expected %02x", v->op, v->label, i,
+                         ((const uint8_t *)args.kv)[i], (unsigned)want->u64[i]);
+        expect_read(v, args.kv, variant == 1);
+    }
+}
+
 static void check_kv_copy(const struct vector *v) {
     struct kv_page_copy copies[8];
     uint32_t count = (uint32_t)need(v, "copies")->count / 3, *copy = u32s(v, "copies");
@@ -568,6 +626,7 @@ static const struct {
     {"mla_expanded", check_mla_expanded, 1},
     {"add", check_add, 1},
     {"kv_store", check_kv_store, 1},
+    {"kv_record", check_kv_record, 2},
     {"kv_copy", check_kv_copy, 1},
     {"kv_move", check_kv_move, 1},
 };

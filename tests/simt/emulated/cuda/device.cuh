@@ -111,6 +111,10 @@ DEVICE_INLINE bf16 device_to_bf16(float value) {
     return bf16_from_f32(value);
 }
 
+DEVICE_INLINE uint8_t device_to_e4m3(float value) {
+    return e4m3_from_f32(value);
+}
+
 DEVICE_INLINE float device_exp2(float x) {
     return exp2f(x);
 }
