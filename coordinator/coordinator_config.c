@@ -67,7 +67,7 @@ static enum status finish(struct coordinator_config *config, const struct raw_fl
     if (raw->worker_endpoint)
         snprintf(config->worker_endpoint, sizeof config->worker_endpoint, "%s",
                  raw->worker_endpoint);
-    config->kv_dtype = strcmp(raw->kv_cache_dtype, "f32") == 0 ? KV_F32 : KV_BF16;
+    config->kv_dtype = kv_dtype_of_name(raw->kv_cache_dtype);
     config->activation_dtype = activation_of(raw->activation_dtype);
     config->prefill_form = strcmp(raw->prefill_form, "expanded") == 0 ? PREFILL_EXPANDED
                                                                       : PREFILL_ABSORBED;
@@ -233,7 +233,7 @@ static struct memory_request memory_of(const struct coordinator_config *config,
         .spec = &checkpoint->spec,
         .tensors = checkpoint->tensors,
         .layout = MEMORY_PANELS,
-        .kv = config->kv_dtype == KV_F32 ? MEMORY_KV_F32 : MEMORY_KV_BF16,
+        .kv = config->kv_dtype,
         .tp = config->tp,
         .threads = 1,
         .context_len = config->context_length,

@@ -48,9 +48,7 @@ static enum status load_drafter(const struct raw_flags *raw, struct plan_case *p
 
 static void read_choices(const struct raw_flags *raw, struct memory_request *request) {
     request->layout = strcmp(raw->device, "cuda") == 0 ? MEMORY_AS_STORED : MEMORY_PANELS;
-    request->kv = strcmp(raw->kv_dtype, "f32") == 0   ? MEMORY_KV_F32
-                  : strcmp(raw->kv_dtype, "fp8") == 0 ? MEMORY_KV_FP8
-                                                      : MEMORY_KV_BF16;
+    request->kv = kv_dtype_of_name(raw->kv_dtype);
     request->draft_as_target_layers = strcmp(raw->draft_pricing, "layers") == 0;
 }
 
@@ -147,12 +145,7 @@ int cmd_plan(int argc, char *const *argv) {
         FLAG_CHUNKED_PREFILL_SIZE(&plan_case.chunk_tok),
         FLAG_MAX_TOTAL_TOKENS(&max_total_tokens),
         FLAG_PAGE_SIZE(&request->page_tok),
-        {.name = "--kv-cache-dtype",
-         .type = OPTION_CHOICE,
-         .value = &raw.kv_dtype,
-         .choices = "bf16|f32|fp8",
-         .fallback = "bf16",
-         .help = "numbers in the KV cache"},
+        FLAG_KV_CACHE_DTYPE(&raw.kv_dtype),
         FLAG_DEVICE(&raw.device),
         FLAG_THREADS(&request->threads),
         FLAG_DRAFT_MODEL_PATH(&raw.draft_path),

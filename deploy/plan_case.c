@@ -66,8 +66,8 @@ uint32_t plan_case_knobs(const struct plan_case *plan_case, struct plan_knob kno
     changed.request.page_tok = request->page_tok == 1 ? 64 : 1;
     add_knob(knob, &count, worth(plan_case, &changed), "--page-size %u", changed.request.page_tok);
     changed = *plan_case;
-    if (request->kv != MEMORY_KV_FP8) {
-        changed.request.kv = MEMORY_KV_FP8;
+    if (request->kv != KV_FP8) {
+        changed.request.kv = KV_FP8;
         add_knob(knob, &count, pool_gain(plan_case, &changed), "--kv-cache-dtype fp8");
     }
     changed = *plan_case;
@@ -165,7 +165,7 @@ enum status plan_want_answer(const struct plan_case *plan_case, const struct pla
     enum status status = plan_case_make(&wanted, err);
     if (status != STATUS_OK) return status;
     struct plan_case as_fp8 = *plan_case;
-    as_fp8.request.kv = MEMORY_KV_FP8;
+    as_fp8.request.kv = KV_FP8;
     *answer_out = (struct plan_answer){
         .pool_tok = wanted.plan.pool_tok,
         .kv_bytes = wanted.plan.pool_bytes,

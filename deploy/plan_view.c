@@ -34,10 +34,6 @@ static const char *grouped(uint64_t value) {
     return out;
 }
 
-static const char *kv_name(enum memory_kv kv) {
-    return kv == MEMORY_KV_BF16 ? "bf16" : kv == MEMORY_KV_F32 ? "f32" : "fp8";
-}
-
 static const char *quantization_name(enum model_quantization quantization) {
     switch (quantization) {
     case MODEL_QUANT_INT4_GROUP32: return "INT4 experts";
@@ -56,7 +52,7 @@ static void print_head(const struct plan_view *view) {
            c->spec.layers, grouped(c->plan.parameters), quantization_name(c->spec.quantization),
            request->tensors ? "" : "; from config.json alone");
     printf("a rank of %u, %s, %s KV in pages of %u", request->tp,
-           request->layout == MEMORY_PANELS ? "on a CPU" : "on a GPU", kv_name(request->kv),
+           request->layout == MEMORY_PANELS ? "on a CPU" : "on a GPU", kv_dtype_name(request->kv),
            request->page_tok);
     if (request->free_bytes > 0)
         printf(": %.2f %s free before the load", (double)request->free_bytes / unit(c),

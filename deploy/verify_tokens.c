@@ -13,8 +13,8 @@
 #define FILE_BYTES_MAX (1u << 20)
 
 static void print_head(const struct verify_tokens_of *of, char *out, size_t bytes) {
-    snprintf(out, bytes, "%016" PRIx64 " %s %s ", of->fingerprint,
-             of->kv == KV_F32 ? "f32" : "bf16", activation_dtype_name(of->activation));
+    snprintf(out, bytes, "%016" PRIx64 " %s %s ", of->fingerprint, kv_dtype_name(of->kv),
+             activation_dtype_name(of->activation));
 }
 
 static enum status parse_ids(const char *path, char *text, struct verify_tokens *tokens,

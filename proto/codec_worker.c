@@ -457,7 +457,7 @@ static struct control_welcome get_welcome(struct wire_reader *reader,
         .page_count = wire_u32(reader, "page_count", in->page_count, 1, KV_PAGES_MAX),
         .context_len = wire_u32(reader, "context_len", in->context_len, 1, CONTEXT_TOK_MAX),
         .kv_dtype = (enum kv_dtype)wire_enum(reader, "kv_dtype", (int)in->kv_dtype, KV_BF16,
-                                             KV_F32),
+                                             KV_FP8),
         .page_cap = wire_u32(reader, "page_cap", in->page_cap, in->page_count, KV_PAGES_MAX),
         .mem_fraction = wire_u32(reader, "mem_fraction", in->mem_fraction, 0, FRACTION_ONE),
         .activation_dtype = (enum activation_dtype)wire_enum(

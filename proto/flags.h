@@ -219,7 +219,7 @@
 #define FLAG_KV_CACHE_DTYPE(target)                                                                \
     {                                                                                              \
         .name = "--kv-cache-dtype", .type = OPTION_CHOICE, .value = (target),                      \
-        .choices = "bf16|f32", .fallback = "bf16", .scope = FLAG_COORDINATOR,                      \
+        .choices = "bf16|f32|fp8", .fallback = "bf16", .scope = FLAG_COORDINATOR,                  \
         .help = "numbers in the KV cache"                                                          \
     }
 

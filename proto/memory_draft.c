@@ -78,7 +78,7 @@ uint64_t memory_draft_weight_bytes(const struct memory_request *request) {
 uint64_t memory_draft_record_bytes(const struct memory_request *request) {
     if (!request->draft) return 0;
     uint64_t heads = request->draft->kv_heads / request->tp;
-    return 2 * heads * request->draft->head_dim * (request->kv == MEMORY_KV_F32 ? 4 : 2);
+    return 2 * heads * request->draft->head_dim * (request->kv == KV_F32 ? 4 : 2);
 }
 
 uint64_t memory_draft_workspace_bytes(const struct memory_request *request) {

@@ -12,6 +12,10 @@
 /* A layer's pages are mapped in such pieces (worker/kv_pool). */
 #define KV_GRANULE (64u << 10)
 
+/* Of a token in an FP8 cache (kernels/kv_store). */
+#define FP8_GROUP 128u
+#define FP8_ALIGN 16u
+
 /* Of worker/scratch and of the ops' workspaces. */
 #define SCRATCH_ALIGN  64u
 #define HEAD_ROWS      64u
@@ -63,12 +67,13 @@ static uint64_t record_bytes(const struct memory_request *request) {
     const struct model_spec *spec = request->spec;
     uint64_t values = (uint64_t)spec->kv_rank + spec->rope_dim;
     switch (request->kv) {
-    case MEMORY_KV_BF16: return values * 2;
-    case MEMORY_KV_F32: return values * 4;
-    case MEMORY_KV_FP8: break;
+    case KV_BF16: return values * 2;
+    case KV_F32: return values * 4;
+    case KV_FP8: break;
     }
-    /* Latents as e4m3 with an f32 scale for each 128, the rotated key in bf16. */
-    return spec->kv_rank + (uint64_t)spec->kv_rank / 128 * sizeof(float) + spec->rope_dim * 2ull;
+    /* Latents as e4m3 with an f32 scale for each 128, the rotated key in bf16 (kv_store.h). */
+    uint64_t scales = ((uint64_t)spec->kv_rank + FP8_GROUP - 1) / FP8_GROUP * sizeof(float);
+    return (spec->kv_rank + scales + spec->rope_dim * 2ull + FP8_ALIGN - 1) / FP8_ALIGN * FP8_ALIGN;
 }
 
 static uint64_t target_token_bytes(const struct memory_request *request) {

@@ -19,6 +19,7 @@
 #define ESPALIER_MEMORY_PLAN_H
 
 #include "drafter_spec.h"
+#include "kv_dtype.h"
 #include "model_spec.h"
 #include "safetensors.h"
 
@@ -27,8 +28,6 @@ enum memory_layout {
     MEMORY_AS_STORED, /* a GPU: every tensor as the checkpoint has it */
     MEMORY_PANELS,    /* the CPU: panels of outputs, vectors in f32 (kernels/linear) */
 };
-
-enum memory_kv { MEMORY_KV_BF16, MEMORY_KV_F32, MEMORY_KV_FP8 };
 
 enum memory_line {
     MEMORY_EXPERTS, /* the weights of routed experts */
@@ -70,7 +69,7 @@ struct memory_request {
     const struct safetensors *draft_tensors; /* NULL: its config.json alone */
     bool draft_as_target_layers; /* price a drafter's layer as one of the target's, as others do */
     enum memory_layout layout;
-    enum memory_kv kv;
+    enum kv_dtype kv;
     uint32_t tp, threads;
     uint32_t context_len, page_tok;
     uint32_t max_running; /* requests that memory is laid out for: memory_plan_running */

@@ -15,6 +15,7 @@
 #include "base/bytes.h"
 #include "base/limits.h"
 #include "base/status.h"
+#include "kv_dtype.h"
 #include "tree.h"
 
 #define WIRE_VERSION 1u
@@ -206,8 +207,6 @@ struct speculation_counts {
     uint64_t accepted[SPECULATION_DEPTHS]; /* trees whose walk came so deep, from 1 */
     uint64_t source_guesses[SPECULATION_SOURCES], source_accepted[SPECULATION_SOURCES];
 };
-
-enum kv_dtype { KV_BF16 = 0, KV_F32 = 1 };
 
 /* What products round their activations to, where the weights are stored as bf16 or INT4. INT8 is
  * for INT4 weights alone; the others then take bf16. */

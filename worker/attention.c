@@ -24,9 +24,9 @@ static void inner_norm(const struct model *model, float *x, size_t stride, const
 static void rotate(const struct model *model, float *x, size_t row_stride, uint32_t rows,
                    uint32_t heads, size_t head_stride);
 
-/* bf16 where the cache is, if the op takes its other operands so. */
+/* bf16 where reading the cache gives such, if the op takes its other operands so. */
 static enum kernel_dtype attention_activation(const struct model *model, bool takes_bf16) {
-    bool narrow = model->activation != KERNEL_F32 && model->kv_dtype == KERNEL_BF16;
+    bool narrow = model->activation != KERNEL_F32 && model->kv_dtype != KERNEL_F32;
     return narrow && takes_bf16 ? KERNEL_BF16 : KERNEL_F32;
 }
 

@@ -28,7 +28,8 @@ static enum status check_types(const struct backend_cuda_bounds *bounds, struct 
                          "--device cuda: --activation-dtype int8, accepted: f32 and bf16");
     if (bounds->kv_dtype != KERNEL_BF16)
         return error_set(err, STATUS_UNIMPLEMENTED,
-                         "--device cuda: --kv-cache-dtype f32, accepted: bf16");
+                         "--device cuda: --kv-cache-dtype %s, accepted: bf16",
+                         bounds->kv_dtype == KERNEL_F32 ? "f32" : "fp8");
     return STATUS_OK;
 }
 

@@ -186,8 +186,9 @@ static enum status check_options(const struct weights *weights,
             return error_set(err, STATUS_INVALID_ARGUMENT,
                              "%s is %" PRIu64 ", of 1 to %" PRIu64 " here", bounds[i].name,
                              bounds[i].value, bounds[i].max);
-    if (options->kv_dtype != KV_BF16 && options->kv_dtype != KV_F32)
-        return error_set(err, STATUS_INVALID_ARGUMENT, "kv_dtype is %d, of 0 (bf16) and 1 (f32)",
+    if (options->kv_dtype < KV_BF16 || options->kv_dtype > KV_FP8)
+        return error_set(err, STATUS_INVALID_ARGUMENT,
+                         "kv_dtype is %d, of 0 (bf16), 1 (f32) and 2 (fp8)",
                          (int)options->kv_dtype);
     if (options->activation_dtype < ACTIVATION_F32 || options->activation_dtype > ACTIVATION_INT8)
         return error_set(err, STATUS_INVALID_ARGUMENT,
@@ -201,7 +202,9 @@ static enum status check_options(const struct weights *weights,
 }
 
 static enum kernel_dtype kv_dtype_of(const struct engine_options *options) {
-    return options->kv_dtype == KV_F32 ? KERNEL_F32 : KERNEL_BF16;
+    static const enum kernel_dtype dtype[] = {
+        [KV_BF16] = KERNEL_BF16, [KV_F32] = KERNEL_F32, [KV_FP8] = KERNEL_FP8};
+    return dtype[options->kv_dtype];
 }
 
 static enum status create_parts(struct engine *engine, struct error *err) {
@@ -265,7 +268,7 @@ static enum status create_drafter(struct engine *engine, struct error *err) {
                               .page_tok = options->page_tok,
                               .page_count = options->page_count,
                               .page_cap = options->page_cap,
-                              .kv_dtype = kv_dtype_of(options),
+                              .kv_dtype = options->kv_dtype == KV_F32 ? KERNEL_F32 : KERNEL_BF16,
                               .vocab_count = weights->vocab_count,
                               .window = options->draft_window,
                               .shadow_hash = options->shadow_hash,

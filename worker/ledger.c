@@ -44,7 +44,7 @@ enum status ledger_plan(struct ledger *ledger, const struct control_welcome *wel
         .draft = rank->drafter ? &rank->drafter->spec : NULL,
         .draft_tensors = rank->drafter ? rank->drafter->tensors : NULL,
         .layout = MEMORY_PANELS,
-        .kv = welcome->kv_dtype == KV_F32 ? MEMORY_KV_F32 : MEMORY_KV_BF16,
+        .kv = welcome->kv_dtype,
         .tp = rank->tp,
         .threads = rank->threads,
         .context_len = welcome->context_len,

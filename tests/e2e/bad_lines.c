@@ -62,7 +62,7 @@ const struct bad_line bad_lines[] = {
     {CLI, {"bench", "--vocab", "1048577"}, 64, {"--vocab", "\"1048577\"", "1 to 1048576"}},
     {CLI, {"bench", "--temperature", "-1"}, 64, {"--temperature", "\"-1\"", "0 to 100"}},
     /* Not one of the choices. */
-    {COORDINATOR, {"--kv-cache-dtype", "fp8"}, 64, {"--kv-cache-dtype", "fp8", "bf16|f32"}},
+    {COORDINATOR, {"--kv-cache-dtype", "fp4"}, 64, {"--kv-cache-dtype", "fp4", "bf16|f32|fp8"}},
     {WORKER, {"--device", "tpu"}, 64, {"--device", "tpu", "cpu|cuda"}},
     {WORKER, {"--log-level", "loud"}, 64, {"--log-level", "loud"}},
     /* A switch with a value; a stray argument. */

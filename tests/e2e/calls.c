@@ -128,12 +128,14 @@ void calls_run(const char *endpoint, struct call *call, uint32_t call_count,
 
 /* ---- groups -------------------------------------------------------------------------------- */
 
+const char *calls_kv_dtype = "f32";
+
 void calls_start_group(struct group *group, const char *const *flags) {
     processes_make_dir(group->dir);
     snprintf(group->log, sizeof group->log, "%s.log", group->dir);
     snprintf(group->endpoint, sizeof group->endpoint, "ipc://%s/client.sock", group->dir);
-    const char *serve[24] = {"serve", "--run-dir",        group->dir, "--tp",
-                             "2",     "--kv-cache-dtype", "f32"};
+    const char *serve[24] = {"serve", "--run-dir",        group->dir,    "--tp",
+                             "2",     "--kv-cache-dtype", calls_kv_dtype};
     for (int i = 0; flags[i] != NULL; i++)
         serve[7 + i] = flags[i];
     group->pid = processes_start(group->log, "espalier", serve);

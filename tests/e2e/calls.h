@@ -67,6 +67,9 @@ struct group {
     char dir[64], log[96], endpoint[96];
 };
 
+/* Of groups that are started; "f32" unless a test sets it. */
+extern const char *calls_kv_dtype;
+
 /* More flags for `espalier serve --tp 2`, ended by NULL. */
 void calls_start_group(struct group *group, const char *const *flags);
 

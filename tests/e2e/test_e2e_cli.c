@@ -73,7 +73,7 @@ static void help_and_version(void **state) {
     } rows[] = {
         {CLI, {"--help"}, "probe"},
         {CLI, {"--version"}, "espalier 0."},
-        {CLI, {"serve", "--help"}, "--kv-cache-dtype bf16|f32"},
+        {CLI, {"serve", "--help"}, "--kv-cache-dtype bf16|f32|fp8"},
         {CLI, {"serve", "--help"}, "--activation-dtype bf16|f32|int8"},
         {CLI, {"serve", "--help"}, "--prefill-form absorbed|expanded"},
         {CLI, {"serve", "--help"}, "--numa auto|off|NODE"},

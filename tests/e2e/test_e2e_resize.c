@@ -28,6 +28,7 @@ static struct processes_result result;
 /* Who resizes, on a thread beside the streams. */
 struct resizer {
     const char *endpoint;
+    uint32_t wanted; /* resizes */
     atomic_bool done;
     uint32_t succeeded, refused, moved, evicted, retracted;
     struct error unexpected;
@@ -52,7 +53,8 @@ static struct resize_request next_request(uint64_t *random) {
 /* So many, and each way of making room: how many of these there are is a matter of luck. */
 static bool has_had_enough(const struct resizer *resizer) {
     bool has_all = resizer->moved > 0 && resizer->evicted > 0 && resizer->retracted > 0;
-    return resizer->succeeded >= RESIZES && (has_all || resizer->succeeded >= 10 * RESIZES);
+    return resizer->succeeded >= resizer->wanted &&
+           (has_all || resizer->succeeded >= 10 * resizer->wanted);
 }
 
 static void *resize_again_and_again(void *argument) {
@@ -104,8 +106,7 @@ static void expect_weights_read_once(const struct group *group) {
     }
 }
 
-static void a_hundred_resizes_under_sixteen_streams(void **state) {
-    (void)state;
+static void resize_under_sixteen_streams(uint32_t wanted) {
     static const char *const flags[] = {"--page-size",
                                         "8",
                                         "--max-total-tokens",
@@ -122,7 +123,7 @@ static void a_hundred_resizes_under_sixteen_streams(void **state) {
     struct group group;
     struct snapshot quiet;
     calls_start_group(&group, flags);
-    struct resizer resizer = {.endpoint = group.endpoint};
+    struct resizer resizer = {.endpoint = group.endpoint, .wanted = wanted};
     uint32_t rounds = run_until_done(&group, &resizer);
     calls_wait_until_quiet(group.endpoint, &quiet);
     print_message("%u resizes (%u refused) under %u calls: %u pages moved, %u evicted, %u requests "
@@ -134,6 +135,19 @@ static void a_hundred_resizes_under_sixteen_streams(void **state) {
     assert_int_equal(quiet.generation, 1);
     expect_weights_read_once(&group);
     calls_stop_group(&group);
+}
+
+static void a_hundred_resizes_under_sixteen_streams(void **state) {
+    (void)state;
+    resize_under_sixteen_streams(RESIZES);
+}
+
+/* Records are moved as other tokens are. */
+static void the_same_with_an_fp8_cache(void **state) {
+    (void)state;
+    calls_kv_dtype = "fp8";
+    resize_under_sixteen_streams(RESIZES / 10);
+    calls_kv_dtype = "f32";
 }
 
 /* What the command says to a person, and to a script. */
@@ -243,6 +257,7 @@ static int tear_down(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_teardown(a_hundred_resizes_under_sixteen_streams, tear_down),
+        cmocka_unit_test_teardown(the_same_with_an_fp8_cache, tear_down),
         cmocka_unit_test_teardown(the_command, tear_down),
         cmocka_unit_test_teardown(a_fraction_of_memory, tear_down),
     };

@@ -502,6 +502,16 @@ static void test_shapes_bf16(void **state) {
     check_shapes(shapes, COUNT_OF(shapes));
 }
 
+/* The drafter's own cache is bf16 then. */
+static void test_shapes_fp8(void **state) {
+    (void)state;
+    const struct shape shapes[] = {
+        {"fp8, one by one", 1, 1, PROMPT_TOKENS, 64, KV_FP8, false, false},
+        {"fp8, two ranks of two threads, trees, company", 2, 2, 11, 16, KV_FP8, true, true},
+    };
+    check_shapes(shapes, COUNT_OF(shapes));
+}
+
 /* A prefix that another slot has computed, two pages of it shared and a part of the third copied:
  * its context comes along. */
 static void test_a_shared_prefix_brings_its_context(void **state) {
@@ -606,6 +616,7 @@ int main(void) {
         cmocka_unit_test(test_ties_go_to_the_lowest_token),
         cmocka_unit_test(test_shapes),
         cmocka_unit_test(test_shapes_bf16),
+        cmocka_unit_test(test_shapes_fp8),
         cmocka_unit_test(test_a_shared_prefix_brings_its_context),
         cmocka_unit_test(test_a_window_cuts_the_context),
         cmocka_unit_test(test_who_asks_is_answered),

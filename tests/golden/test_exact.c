@@ -213,6 +213,24 @@ static void test_bf16_cache(void **state) {
     CHECK_SHAPES(shapes);
 }
 
+static void test_fp8_cache(void **state) {
+    (void)state;
+    const enum activation_dtype f32 = ACTIVATION_F32, rounded = ACTIVATION_BF16;
+    const struct shape shapes[] = {
+        {"fp8, alone, one piece", 1, 1, PROMPT_TOKENS, false, 64, KV_FP8, NULL, f32},
+        {"fp8, two threads, chunks of 1", 1, 2, 1, false, 16, KV_FP8, NULL, f32},
+        {"fp8, two ranks of two threads, pages of 1", 2, 2, 64, true, 1, KV_FP8, NULL, f32},
+        {"fp8, eight ranks, chunks of 7, company", 8, 1, 7, true, 16, KV_FP8, NULL, f32},
+    };
+    CHECK_SHAPES(shapes);
+    const struct shape rounded_shapes[] = {
+        {"fp8, rounded, alone, one piece", 1, 1, PROMPT_TOKENS, false, 64, KV_FP8, NULL, rounded},
+        {"fp8, rounded, two ranks, chunks of 1", 2, 2, 1, true, 1, KV_FP8, NULL, rounded},
+        {"fp8, rounded, eight ranks, company", 8, 1, 7, true, 16, KV_FP8, NULL, rounded},
+    };
+    CHECK_SHAPES(rounded_shapes);
+}
+
 /* Token 100 is drawn wherever it may be, until it has been too often. */
 static const struct logit_bias bias[] = {{7, -100}, {100, 30}, {4000, 12.5f}};
 static const struct rig_penalties penalties = {.repetition = 1.3f,
@@ -315,7 +333,9 @@ static void test_expanded_prefill(void **state) {
         enum kv_dtype kv;
         enum activation_dtype activation;
         double error_max; /* with bf16 no more than sanity: test_perplexity has the rest */
-    } cases[] = {{KV_F32, ACTIVATION_F32, 1e-4}, {KV_BF16, ACTIVATION_BF16, 0.5}};
+    } cases[] = {{KV_F32, ACTIVATION_F32, 1e-4},
+                 {KV_BF16, ACTIVATION_BF16, 0.5},
+                 {KV_FP8, ACTIVATION_BF16, 0.5}};
     struct trace *absorbed = rig_shared_alloc(sizeof *absorbed);
     struct trace *expanded = rig_shared_alloc(sizeof *expanded);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -348,6 +368,7 @@ int main(void) {
         cmocka_unit_test(test_threads_chunks_pages_company),
         cmocka_unit_test(test_all_at_once),
         cmocka_unit_test(test_bf16_cache),
+        cmocka_unit_test(test_fp8_cache),
         cmocka_unit_test(test_bf16_activations),
         cmocka_unit_test(test_int8_activations),
         cmocka_unit_test(test_expanded_prefill),

@@ -1,8 +1,8 @@
 /* Perplexity of held-out text against the reference's, window by window as ref.py cuts them: with
  * an f32 cache, and with bf16, whose rounding must not cost more than the same half percent. Then
- * with activations rounded to bf16 and to int8, and with prefill in the expanded form, each with
- * limits of its own: how much the perplexity changes, and the divergence from the distributions of
- * f32 activations.
+ * with an fp8 cache, with activations rounded to bf16 and to int8, and with prefill in the expanded
+ * form, each with limits of its own: how much the perplexity changes, and the divergence from the
+ * distributions of f32 activations.
  *
  * The first windows in a short run; all with --all or ESPALIER_TEST_LONG set. */
 #include <math.h>
@@ -22,12 +22,14 @@
 #define SHORT_WINDOWS  4u
 #define RELATIVE_ERROR 0.005
 
-/* What rounding activations may cost. */
+/* What rounding may cost. */
 struct cost {
     double perplexity; /* relative */
     double divergence; /* Kullback-Leibler, in nats, mean of a window's rows */
 };
 static const struct cost bf16_cost = {0.001, 2e-4}, int8_cost = {0.002, 4e-4};
+/* The cache's rounding costs 4.4e-4 nats; to one side, not to nearest, it would be fourfold. */
+static const struct cost fp8_cost = {0.002, 1e-3};
 
 static bool all_windows;
 
@@ -135,6 +137,16 @@ static void test_bf16_activations(void **state) {
     check_perplexity(KV_BF16, ACTIVATION_BF16, PREFILL_ABSORBED, &bf16_cost);
 }
 
+static void test_fp8_cache(void **state) {
+    (void)state;
+    check_perplexity(KV_FP8, ACTIVATION_F32, PREFILL_ABSORBED, &fp8_cost);
+}
+
+static void test_fp8_cache_bf16_activations(void **state) {
+    (void)state;
+    check_perplexity(KV_FP8, ACTIVATION_BF16, PREFILL_ABSORBED, &fp8_cost);
+}
+
 static void test_int8_activations(void **state) {
     (void)state;
     check_perplexity(KV_BF16, ACTIVATION_INT8, PREFILL_ABSORBED, &int8_cost);
@@ -146,10 +158,13 @@ static void test_expanded_prefill(void **state) {
 }
 
 int main(int argc, char **argv) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_f32_cache), cmocka_unit_test(test_bf16_cache),
-        cmocka_unit_test(test_bf16_activations), cmocka_unit_test(test_int8_activations),
-        cmocka_unit_test(test_expanded_prefill)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_f32_cache),
+                                       cmocka_unit_test(test_bf16_cache),
+                                       cmocka_unit_test(test_fp8_cache),
+                                       cmocka_unit_test(test_bf16_activations),
+                                       cmocka_unit_test(test_fp8_cache_bf16_activations),
+                                       cmocka_unit_test(test_int8_activations),
+                                       cmocka_unit_test(test_expanded_prefill)};
     all_windows = (argc > 1 && strcmp(argv[1], "--all") == 0) || getenv("ESPALIER_TEST_LONG");
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     free(exact_logits);

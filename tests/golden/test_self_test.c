@@ -98,6 +98,9 @@ static void sound_attention_passes(void **state) {
         {128, 32, 2, 1, 300, 7, 300, KERNEL_BF16, KERNEL_F32},  /* pages of one token */
         {128, 32, 4, 16, 20, 64, 4096, KERNEL_F32, KERNEL_F32}, /* a short pool */
         {48, 16, 3, 16, 4, 4, 50, KERNEL_F32, KERNEL_F32},
+        {128, 32, 4, 16, 40, 64, 600, KERNEL_FP8, KERNEL_F32},
+        {512, 64, 1, 64, 40, 100, 2500, KERNEL_FP8, KERNEL_BF16},
+        {48, 16, 2, 1, 300, 7, 300, KERNEL_FP8, KERNEL_F32},
         {128, 32, 4, 16, 1, 64, 4, KERNEL_BF16, KERNEL_F32}, /* no tree fits: nothing is done */
     };
     for (size_t i = 0; i < COUNT_OF(rows); i++) {

@@ -305,6 +305,17 @@ static void test_bf16(void **state) {
     CHECK_SHAPES(shapes);
 }
 
+static void test_fp8(void **state) {
+    (void)state;
+    const struct shape shapes[] = {
+        {"fp8, alone", 1, 1, 64, KV_FP8, false, 12, 0, NULL},
+        {"fp8, all wrong, pages of 1", 1, 2, 1, KV_FP8, false, 0, 0, NULL},
+        {"fp8, two ranks of two threads, company", 2, 2, 16, KV_FP8, true, 10, 0, NULL},
+        {"fp8, eight ranks", 8, 1, 7, KV_FP8, false, 14, 0, NULL},
+    };
+    CHECK_SHAPES(shapes);
+}
+
 /* Penalties count what lies on a row's own path, and no guess beside it. */
 static void test_penalties(void **state) {
     (void)state;
@@ -405,6 +416,7 @@ int main(void) {
         cmocka_unit_test(test_sampled),
         cmocka_unit_test(test_penalized),
         cmocka_unit_test(test_bf16),
+        cmocka_unit_test(test_fp8),
         cmocka_unit_test(test_penalties),
         cmocka_unit_test(test_any_row_is_a_chain),
         cmocka_unit_test(test_a_tree_is_committed_once),

@@ -191,6 +191,8 @@ static void what_no_kernel_takes_is_named(void **state) {
     bounds = few;
     bounds.kv_dtype = KERNEL_F32;
     refuse(&model, &bounds, "--device cuda: --kv-cache-dtype f32, accepted: bf16");
+    bounds.kv_dtype = KERNEL_FP8;
+    refuse(&model, &bounds, "--device cuda: --kv-cache-dtype fp8, accepted: bf16");
 
     model.weights.spec.kv_rank = 256;
     refuse(&model, &few, "--device cuda: latents of 256 + 32, accepted: 512 + 64 and 128 + 32");

@@ -29,12 +29,12 @@ struct rig {
     struct ledger ledger;
 };
 
-static const struct control_welcome welcome = {.max_rows = 72,
-                                               .max_sequences = 8,
-                                               .page_tok = 64,
-                                               .page_count = 1000,
-                                               .context_len = 4096,
-                                               .kv_dtype = KV_BF16};
+static struct control_welcome welcome = {.max_rows = 72,
+                                         .max_sequences = 8,
+                                         .page_tok = 64,
+                                         .page_count = 1000,
+                                         .context_len = 4096,
+                                         .kv_dtype = KV_BF16};
 
 static void must(enum status status, const struct error *err) {
     if (status != STATUS_OK) fail_msg("%s", err->text);
@@ -131,6 +131,14 @@ static void test_every_line_is_as_planned(void **state) {
 static void test_a_drafter_is_as_planned(void **state) {
     (void)state;
     check_every_line(true);
+}
+
+/* Its records, and its drafter's cache beside them. */
+static void test_an_fp8_cache_is_as_planned(void **state) {
+    (void)state;
+    welcome.kv_dtype = KV_FP8;
+    check_every_line(true);
+    welcome.kv_dtype = KV_BF16;
 }
 
 /* Memory that is taken back is missed, where it was and by name. */
@@ -334,6 +342,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_every_line_is_as_planned),
         cmocka_unit_test(test_a_drafter_is_as_planned),
+        cmocka_unit_test(test_an_fp8_cache_is_as_planned),
         cmocka_unit_test(test_a_line_that_is_off_is_named),
         cmocka_unit_test(test_every_workspace),
         cmocka_unit_test(test_pools_by_memory),

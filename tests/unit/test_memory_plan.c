@@ -55,7 +55,7 @@ static struct memory_request history(const struct model_spec *spec, double fract
         .draft = dflash(spec),
         .draft_as_target_layers = true,
         .layout = MEMORY_AS_STORED,
-        .kv = MEMORY_KV_BF16,
+        .kv = KV_BF16,
         .tp = 8,
         .threads = 1,
         .context_len = 200000,
@@ -115,10 +115,16 @@ static void test_other_prices_on_the_same_machine(void **state) {
     assert_int_equal(plan.token_bytes, 70272 + 3072);
     expect_near(plan.pool_tok, 229922, 2, "a drafter's true price");
 
-    request.kv = MEMORY_KV_FP8;
+    request.kv = KV_FP8;
     plan = plan_of(&request);
     assert_int_equal(plan.token_bytes, 40016 + 3072);
     expect_near(plan.pool_tok, 391372, 2, "fp8");
+    struct model_spec odd = spec; /* a short group's scale, and zeros to a multiple of 16 */
+    odd.kv_rank = 144;
+    odd.rope_dim = 16;
+    request.spec = &odd;
+    request.draft = NULL;
+    assert_int_equal(plan_of(&request).token_bytes, 192 * odd.layers);
 
     /* The fraction does not look at running requests; what it leaves has to hold them. */
     request = history(&spec, 0.94, 64);

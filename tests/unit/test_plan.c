@@ -22,7 +22,7 @@ static struct plan_case *kimi(void) {
     struct plan_case *c = calloc(1, sizeof *c);
     assert_non_null(c);
     *c = (struct plan_case){.request = {.layout = MEMORY_AS_STORED,
-                                        .kv = MEMORY_KV_BF16,
+                                        .kv = KV_BF16,
                                         .tp = 8,
                                         .threads = 1,
                                         .context_len = 200000,

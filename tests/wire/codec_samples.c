@@ -299,7 +299,9 @@ void sample_snapshot(struct sample_source *source, struct snapshot *message) {
         .rank_count = number(source, 0, TP_MAX),
         .model_fingerprint = any(source),
         .context_promised = number(source, 0, CONTEXT_TOK_MAX),
-        .kv_dtype = coin(source) ? KV_F32 : KV_BF16,
+        .kv_dtype = coin(source)   ? KV_F32
+                    : coin(source) ? KV_FP8
+                                   : KV_BF16,
         .activation_dtype = (enum activation_dtype)number(source, 0, ACTIVATION_INT8),
     };
     for (uint32_t i = 0; i < SPECULATION_DEPTHS; i++)
@@ -604,7 +606,9 @@ void sample_control_message(struct sample_source *source, struct control_message
             .page_count = number(source, 1, KV_PAGES_MAX),
             .page_cap = KV_PAGES_MAX,
             .context_len = number(source, 1, CONTEXT_TOK_MAX),
-            .kv_dtype = coin(source) ? KV_F32 : KV_BF16,
+            .kv_dtype = coin(source)   ? KV_F32
+                        : coin(source) ? KV_FP8
+                                       : KV_BF16,
             .mem_fraction = number(source, 0, FRACTION_ONE),
             .activation_dtype = (enum activation_dtype)number(source, 0, ACTIVATION_INT8),
             .prefill_form = coin(source) ? PREFILL_EXPANDED : PREFILL_ABSORBED,

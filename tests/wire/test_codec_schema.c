@@ -204,6 +204,7 @@ static const struct enumerator enumerators[] = {
     OF(plan_want, PLAN_WANT_TOKEN),
     OF(kv_dtype, KV_BF16),
     OF(kv_dtype, KV_F32),
+    OF(kv_dtype, KV_FP8),
     OF(activation_dtype, ACTIVATION_F32),
     OF(activation_dtype, ACTIVATION_BF16),
     OF(activation_dtype, ACTIVATION_INT8),

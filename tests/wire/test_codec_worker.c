@@ -647,8 +647,8 @@ static void control_message_bounds(void **state) {
             "welcome.page_cap: 0, accepted 1..67108864");
     REFUSED(control_message, to_welcome(m)->context_len = CONTEXT_TOK_MAX + 1,
             "welcome.context_len: 4194305, accepted 1..4194304");
-    REFUSED(control_message, to_welcome(m)->kv_dtype = (enum kv_dtype)2,
-            "welcome.kv_dtype: 2, accepted 0..1");
+    REFUSED(control_message, to_welcome(m)->kv_dtype = (enum kv_dtype)3,
+            "welcome.kv_dtype: 3, accepted 0..2");
     REFUSED(control_message, to_welcome(m)->mem_fraction = FRACTION_ONE + 1,
             "welcome.mem_fraction: 1000001, accepted 0..1000000");
     REFUSED(control_message, to_welcome(m)->activation_dtype = (enum activation_dtype)3,
