@@ -10,11 +10,14 @@
 
 enum isa { ISA_GENERIC, ISA_AVX2, ISA_AVX512, ISA_AVX512BF16, ISA_COUNT };
 
-/* What this process runs on, chosen once: the best that machine and program have, or less where
- * the environment variable ESPALIER_ISA (one of the names above) says so. */
+/* What this process runs on, chosen once: the fastest that machine and program have, or what
+ * the environment variable ESPALIER_ISA (one of the names above) says, if they have it. */
 enum isa isa_active(void);
 
-/* The best that this machine and program have. */
+/* The same for products of int8, whose dot products are fast wherever there are some. */
+enum isa isa_of_int8(void);
+
+/* The largest that this machine and program have. */
 enum isa isa_best(void);
 
 #ifdef KERNEL_ISA
