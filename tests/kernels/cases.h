@@ -402,6 +402,7 @@ static const struct kv_move_case kv_move_cases[] = {
     {3, 640, 0, false},
     {70, 68, 64, true},
     {40, 1152, 9, false},
+    {9, 656, 30, false}, /* many read what another wrote */
 };
 
 struct top_tokens_case {
