@@ -82,7 +82,7 @@ static __device__ struct panel_pair panel_pair_of(const struct linear_weight &we
     size_t scale_bytes = scale_rows * panel_format<Format>::scale_bytes;
     struct panel_pair pair;
     pair.inputs = inputs;
-    pair.first_step = weight.block_begin / PANEL_STEP;
+    pair.first_step = Format == LINEAR_FP8 ? weight.block_begin / PANEL_STEP : 0;
     const unsigned char *data = (const unsigned char *)weight.data + batch * panels * data_bytes;
     const unsigned char *scale = (const unsigned char *)weight.scale + batch * panels * scale_bytes;
     pair.data[0] = first < panels ? data + first * data_bytes : NULL;
