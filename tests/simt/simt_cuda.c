@@ -36,7 +36,10 @@ struct work_list {
 
 struct CUstream_st {
     struct CUstream_st *next; /* of all streams */
-    pthread_t owner;          /* threads are ranks: each has streams, and a device, of its own */
+    /* Threads are ranks: each has streams, and a device, of its own. A stream is the thread's that
+     * is the first to tell it something. */
+    pthread_t owner;
+    bool owned;
     struct work_list works;
     bool capturing, unsuited;  /* unsuited: a call that cannot be captured was made */
     struct work_list captured; /* while it is capturing */
@@ -204,7 +207,7 @@ cudaError_t cudaMemGetInfo(size_t *free_out, size_t *total_out) {
 /* ============================== memory ======================================================== */
 
 static bool is_mine(const struct CUstream_st *stream) {
-    return pthread_equal(stream->owner, pthread_self()) != 0;
+    return stream->owned && pthread_equal(stream->owner, pthread_self()) != 0;
 }
 
 /* Freeing waits for whatever of this rank may use the memory. */
@@ -412,6 +415,8 @@ static struct work *work_copy(const struct work *work) {
 }
 
 static void tell(struct CUstream_st *stream, const struct work *work) {
+    if (!stream->owned) stream->owner = pthread_self();
+    stream->owned = true;
     list_add(stream->capturing ? &stream->captured : &stream->works, work_copy(work));
 }
 
@@ -454,6 +459,7 @@ static bool advance(struct CUstream_st *stream) {
 
 /* Run this stream to its end, and of the others what it waits for. */
 static cudaError_t run_until_idle(struct CUstream_st *stream) {
+    if (stream->works.first == NULL) return sticky;
     KERNEL_CHECK(is_mine(stream));
     simt_memory_open();
     while (stream->works.first != NULL) {
@@ -492,7 +498,6 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream_out, unsigned int fla
     KERNEL_CHECK(stream != NULL);
     list_init(&stream->works);
     list_init(&stream->captured);
-    stream->owner = pthread_self();
     stream->next = streams;
     streams = stream;
     *stream_out = stream;
@@ -570,6 +575,27 @@ cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaM
     }
     tell(stream, &work);
     if (to_other) error = run_until_idle(stream);
+    return leave(error);
+}
+
+/* Within the device, row by row. */
+cudaError_t cudaMemcpy2DAsync(void *to, size_t to_pitch, const void *from, size_t from_pitch,
+                              size_t row_bytes, size_t rows, enum cudaMemcpyKind kind,
+                              cudaStream_t stream) {
+    cudaError_t error = enter();
+    bool fits = kind == cudaMemcpyDeviceToDevice && row_bytes <= to_pitch &&
+                (row_bytes <= from_pitch || rows == 1);
+    if (error == cudaSuccess && !fits) error = cudaErrorInvalidValue;
+    for (size_t row = 0; row < rows && row_bytes > 0 && error == cudaSuccess; row++) {
+        const struct work work = {.kind = WORK_COPY,
+                                  .to = (char *)to + row * to_pitch,
+                                  .from = (const char *)from + row * from_pitch,
+                                  .bytes = row_bytes};
+        if (kind_fits(&work, kind))
+            tell(stream, &work);
+        else
+            error = cudaErrorInvalidValue;
+    }
     return leave(error);
 }
 
