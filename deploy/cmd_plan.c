@@ -33,7 +33,7 @@ static enum status load_model(const char *path, struct plan_case *plan_case,
 static enum status load_drafter(const struct raw_flags *raw, struct plan_case *plan_case,
                                 struct checkpoint_drafter *drafter, struct error *err) {
     const struct group_speculation speculation = group_flags_speculation(
-        raw->model_path, raw->draft_path, raw->algorithm);
+        raw->model_path, raw->device, raw->draft_path, raw->algorithm);
     if (strcmp(speculation.algorithm, "none") == 0) plan_case->tree_rows = 1;
     const char *path = speculation.drafter;
     if (!path) return STATUS_OK;
@@ -47,7 +47,7 @@ static enum status load_drafter(const struct raw_flags *raw, struct plan_case *p
 }
 
 static void read_choices(const struct raw_flags *raw, struct memory_request *request) {
-    request->layout = strcmp(raw->device, "cuda") == 0 ? MEMORY_AS_STORED : MEMORY_PANELS;
+    request->layout = strcmp(raw->device, "cpu") != 0 ? MEMORY_AS_STORED : MEMORY_PANELS;
     request->kv = kv_dtype_of_name(raw->kv_dtype);
     request->draft_as_target_layers = strcmp(raw->draft_pricing, "layers") == 0;
 }

@@ -311,8 +311,9 @@
 
 #define FLAG_DEVICE(target)                                                                        \
     {                                                                                              \
-        .name = "--device", .type = OPTION_CHOICE, .value = (target), .choices = "cpu|cuda",       \
-        .fallback = "cpu", .scope = FLAG_WORKER, .help = "what computes"                           \
+        .name = "--device", .type = OPTION_CHOICE, .value = (target),                              \
+        .choices = "cpu|cuda|cuda:N", .fallback = "cpu", .scope = FLAG_WORKER,                     \
+        .help = "what computes; cuda: the GPU of the rank's number, cuda:N: number N"              \
     }
 
 #define FLAG_DRAFT_MODEL_PATH(target)                                                              \

@@ -197,6 +197,7 @@ static uint64_t product_workspace(const struct memory_request *request) {
 }
 
 static uint64_t workspace_bytes(const struct memory_request *request) {
+    if (request->workspace_bytes > 0) return request->workspace_bytes;
     uint64_t ids = (uint64_t)request->spec->vocab * SAMPLE_WORDS * sizeof(uint32_t);
     uint64_t attention = max_u64(attention_workspace(request), expanded_workspace(request));
     return max_u64(max_u64(attention, experts_workspace(request)),

@@ -75,10 +75,11 @@ struct memory_request {
     uint32_t max_running; /* requests that memory is laid out for: memory_plan_running */
     uint32_t step_rows;   /* of the largest step, all sequences together; at most PLAN_ROWS_MAX */
     uint64_t free_bytes;
-    double fraction;         /* 0: all that fits */
-    uint64_t resident_bytes; /* weights as they were measured; 0: as planned */
-    uint64_t graph_bytes;    /* as measured; nothing predicts them */
-    uint64_t pool_tok;       /* 0: from free_bytes */
+    double fraction;          /* 0: all that fits */
+    uint64_t resident_bytes;  /* weights as they were measured; 0: as planned */
+    uint64_t graph_bytes;     /* as measured; nothing predicts them */
+    uint64_t workspace_bytes; /* of the target's ops, as a device needs it; 0: the CPU's */
+    uint64_t pool_tok;        /* 0: from free_bytes */
 };
 
 struct memory_plan {

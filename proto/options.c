@@ -7,6 +7,8 @@
 
 #include "base/check.h"
 
+#define CHOICE_DIGITS_MAX 3u
+
 #define FLAG_BYTES_MAX 64u
 #define HELP_COLUMN    34
 
@@ -165,11 +167,21 @@ static enum status set_real(const struct option *option, const char *text, struc
     return STATUS_OK;
 }
 
+/* "name:N" stands for "name:" and a small number. */
+static bool is_numbered(const char *choice, size_t choice_bytes, const char *text) {
+    size_t name_bytes = choice_bytes > 2 ? choice_bytes - 1 : 0;
+    if (name_bytes == 0 || memcmp(choice + name_bytes - 1, ":N", 2) != 0) return false;
+    if (strncmp(choice, text, name_bytes) != 0) return false;
+    size_t digits = strspn(text + name_bytes, "0123456789");
+    return digits >= 1 && digits <= CHOICE_DIGITS_MAX && text[name_bytes + digits] == '\0';
+}
+
 static bool is_choice(const struct option *option, const char *text) {
     size_t bytes = strlen(text);
     for (const char *choice = option->choices; *choice;) {
         size_t choice_bytes = strcspn(choice, "|");
         if (bytes == choice_bytes && memcmp(choice, text, bytes) == 0) return true;
+        if (is_numbered(choice, choice_bytes, text)) return true;
         choice += choice_bytes;
         choice += *choice == '|';
     }

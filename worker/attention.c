@@ -10,19 +10,19 @@
 #include "attention.h"
 
 static void project_queries(const struct model *model, const struct layer_weights *layer,
-                            uint32_t rows);
+                            const struct model_input *input);
 static void store_latents(const struct model *model, const struct layer_weights *layer, void *kv,
-                          const struct step_batch *batch);
+                          const struct model_input *input);
 static bool is_expanded(const struct model *model, const struct layer_weights *layer,
                         const struct mla_sequence *sequence);
 static void attend_expanded(const struct model *model, const struct layer_weights *layer,
-                            const void *kv, const struct mla_sequence *run, uint32_t count);
+                            const void *kv, const struct model_sequences *run);
 static void attend_absorbed(const struct model *model, const struct layer_weights *layer,
-                            const void *kv, const struct mla_sequence *run, uint32_t count);
+                            const void *kv, const struct model_sequences *run);
 static void inner_norm(const struct model *model, float *x, size_t stride, const float *weight,
                        uint32_t rows, uint32_t dim);
-static void rotate(const struct model *model, float *x, size_t row_stride, uint32_t rows,
-                   uint32_t heads, size_t head_stride);
+static void rotate(const struct model *model, float *x, size_t row_stride,
+                   const struct model_input *input, uint32_t heads, size_t head_stride);
 
 /* bf16 where reading the cache gives such, if the op takes its other operands so. */
 static enum kernel_dtype attention_activation(const struct model *model, bool takes_bf16) {
@@ -31,21 +31,22 @@ static enum kernel_dtype attention_activation(const struct model *model, bool ta
 }
 
 float *attention_forward(const struct model *model, const struct layer_weights *layer, void *kv,
-                         const struct step_batch *batch) {
+                         const struct model_input *input) {
     struct scratch *s = model->scratch;
-    project_queries(model, layer, batch->rows);
-    store_latents(model, layer, kv, batch);
-    for (uint32_t i = 0, count; i < batch->sequence_count; i += count) {
-        const struct mla_sequence *run = &batch->sequence[i];
-        bool expanded = is_expanded(model, layer, run);
-        for (count = 1; i + count < batch->sequence_count; count++)
-            if (is_expanded(model, layer, run + count) != expanded) break;
+    const struct model_sequences *all = &input->sequences;
+    project_queries(model, layer, input);
+    store_latents(model, layer, kv, input);
+    for (uint32_t i = 0, count; i < all->count; i += count) {
+        bool expanded = is_expanded(model, layer, &all->host[i]);
+        for (count = 1; i + count < all->count; count++)
+            if (is_expanded(model, layer, &all->host[i + count]) != expanded) break;
+        const struct model_sequences run = {&all->host[i], &all->of_ops[i], count};
         if (expanded)
-            attend_expanded(model, layer, kv, run, count);
+            attend_expanded(model, layer, kv, &run);
         else
-            attend_absorbed(model, layer, kv, run, count);
+            attend_absorbed(model, layer, kv, &run);
     }
-    model_linear(model, s->o, &layer->o, s->delta, batch->rows, model->segments, NULL);
+    model_linear(model, s->o, &layer->o, s->delta, input->rows, model->segments, NULL);
     return s->delta;
 }
 
@@ -82,19 +83,20 @@ static bool is_expanded(const struct model *model, const struct layer_weights *l
 
 /* q -> o for the rows of a run of sequences. */
 static void attend_expanded(const struct model *model, const struct layer_weights *layer,
-                            const void *kv, const struct mla_sequence *run, uint32_t count) {
+                            const void *kv, const struct model_sequences *run) {
     struct mla_expanded_args args = expanded_args(model, layer, kv);
-    args.sequences = run;
-    args.sequence_count = count;
+    args.sequences = run->of_ops;
+    args.sequence_count = run->count;
     model->backend->mla_expanded(&args, model->ctx);
 }
 
 static void attend_absorbed(const struct model *model, const struct layer_weights *layer,
-                            const void *kv, const struct mla_sequence *run, uint32_t count) {
+                            const void *kv, const struct model_sequences *run) {
     const struct model_spec *spec = &model->weights->spec;
     struct scratch *s = model->scratch;
-    const uint32_t heads = model->weights->heads, begin = run->row_begin;
-    const uint32_t rows = run[count - 1].row_begin + run[count - 1].row_count - begin;
+    const struct mla_sequence *last = &run->host[run->count - 1];
+    const uint32_t heads = model->weights->heads, begin = run->host->row_begin;
+    const uint32_t rows = last->row_begin + last->row_count - begin;
     const size_t query_dim = spec->nope_dim + spec->rope_dim;
     const size_t latent_stride = (size_t)heads * spec->kv_rank;
     const size_t value_stride = (size_t)heads * spec->value_dim;
@@ -111,7 +113,7 @@ static void attend_absorbed(const struct model *model, const struct layer_weight
                               .segments = 1,
                               .activation = model_activation(model, &layer->w_uk)},
         model->ctx);
-    attention_attend(model, kv, run, count);
+    attention_attend(model, kv, run);
     model->backend->linear(
         &(struct linear_args){.x = s->o_latent + begin * latent_stride,
                               .x_stride = latent_stride,
@@ -128,7 +130,7 @@ static void attend_absorbed(const struct model *model, const struct layer_weight
 }
 
 void attention_attend(const struct model *model, const void *kv,
-                      const struct mla_sequence *sequence, uint32_t sequence_count) {
+                      const struct model_sequences *sequences) {
     const struct model_spec *spec = &model->weights->spec;
     const struct scratch *s = model->scratch;
     const uint32_t heads = model->weights->heads;
@@ -136,9 +138,10 @@ void attention_attend(const struct model *model, const void *kv,
     const bool whole_vectors = spec->kv_rank % 32 == 0 && spec->rope_dim % 32 == 0;
     const enum kernel_dtype activation = attention_activation(model, whole_vectors);
     uint32_t rows_max = 0, positions_max = 0;
-    for (uint32_t i = 0; i < sequence_count; i++) {
-        uint32_t positions = sequence[i].committed + sequence[i].row_count;
-        if (sequence[i].row_count > rows_max) rows_max = sequence[i].row_count;
+    for (uint32_t i = 0; i < sequences->count; i++) {
+        const struct mla_sequence *sequence = &sequences->host[i];
+        uint32_t positions = sequence->committed + sequence->row_count;
+        if (sequence->row_count > rows_max) rows_max = sequence->row_count;
         if (positions > positions_max) positions_max = positions;
     }
     model->backend->mla_tree(&(struct mla_tree_args){.q_latent = s->q_latent,
@@ -147,8 +150,8 @@ void attention_attend(const struct model *model, const void *kv,
                                                      .q_rope_head_stride = query_dim,
                                                      .kv = kv,
                                                      .kv_dtype = model->kv_dtype,
-                                                     .sequences = sequence,
-                                                     .sequence_count = sequence_count,
+                                                     .sequences = sequences->of_ops,
+                                                     .sequence_count = sequences->count,
                                                      .out = s->o_latent,
                                                      .heads = heads,
                                                      .latent_dim = spec->kv_rank,
@@ -163,10 +166,10 @@ void attention_attend(const struct model *model, const void *kv,
 
 /* h -> q, with its rope parts rotated. */
 static void project_queries(const struct model *model, const struct layer_weights *layer,
-                            uint32_t rows) {
+                            const struct model_input *input) {
     const struct model_spec *spec = &model->weights->spec;
     struct scratch *s = model->scratch;
-    const uint32_t heads = model->weights->heads;
+    const uint32_t heads = model->weights->heads, rows = input->rows;
     const size_t query_dim = spec->nope_dim + spec->rope_dim;
 
     const float *q_in = s->h;
@@ -176,27 +179,27 @@ static void project_queries(const struct model *model, const struct layer_weight
         q_in = s->q_a;
     }
     model_linear(model, q_in, &layer->q_b, s->q, rows, 1, NULL);
-    rotate(model, s->q + spec->nope_dim, heads * query_dim, rows, heads, query_dim);
+    rotate(model, s->q + spec->nope_dim, heads * query_dim, input, heads, query_dim);
 }
 
 /* h -> the rows' latent and rotated key, into the cache. */
 static void store_latents(const struct model *model, const struct layer_weights *layer, void *kv,
-                          const struct step_batch *batch) {
+                          const struct model_input *input) {
     const struct model_spec *spec = &model->weights->spec;
     struct scratch *s = model->scratch;
-    const uint32_t rows = batch->rows;
+    const uint32_t rows = input->rows;
     const size_t kv_dim = spec->kv_rank + spec->rope_dim;
 
     model_linear(model, s->h, &layer->kv_a, s->kv, rows, 1, NULL);
     inner_norm(model, s->kv, kv_dim, layer->kv_a_norm, rows, spec->kv_rank);
-    rotate(model, s->kv + spec->kv_rank, kv_dim, rows, 1, 0);
+    rotate(model, s->kv + spec->kv_rank, kv_dim, input, 1, 0);
     model->backend->kv_store(&(struct kv_store_args){.latent = s->kv,
                                                      .latent_stride = kv_dim,
                                                      .rope_key = s->kv + spec->kv_rank,
                                                      .rope_stride = kv_dim,
                                                      .kv = kv,
                                                      .kv_dtype = model->kv_dtype,
-                                                     .slot = batch->kv_slot,
+                                                     .slot = input->kv_slot,
                                                      .rows = rows,
                                                      .latent_dim = spec->kv_rank,
                                                      .rope_dim = spec->rope_dim},
@@ -216,13 +219,13 @@ static void inner_norm(const struct model *model, float *x, size_t stride, const
                              model->ctx);
 }
 
-static void rotate(const struct model *model, float *x, size_t row_stride, uint32_t rows,
-                   uint32_t heads, size_t head_stride) {
+static void rotate(const struct model *model, float *x, size_t row_stride,
+                   const struct model_input *input, uint32_t heads, size_t head_stride) {
     model->backend->rope(&(struct rope_args){.x = x,
                                              .row_stride = row_stride,
                                              .head_stride = head_stride,
-                                             .cos_sin = model->scratch->cos_sin,
-                                             .rows = rows,
+                                             .cos_sin = input->cos_sin,
+                                             .rows = input->rows,
                                              .heads = heads,
                                              .dim = model->weights->spec.rope_dim},
                          model->ctx);

@@ -9,11 +9,11 @@
 /* Takes scratch->h [T, D], stores the rows' latents in kv, the layer's cache, and returns what this
  * rank's heads add, [T, D], in scratch. */
 float *attention_forward(const struct model *model, const struct layer_weights *layer, void *kv,
-                         const struct step_batch *batch);
+                         const struct model_input *input);
 
 /* The middle of it alone: scratch->o_latent from the queries in scratch->q_latent and, rotated,
  * scratch->q, over what kv holds for these sequences. */
 void attention_attend(const struct model *model, const void *kv,
-                      const struct mla_sequence *sequence, uint32_t sequence_count);
+                      const struct model_sequences *sequences);
 
 #endif

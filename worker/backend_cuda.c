@@ -13,7 +13,7 @@ const struct backend backend_cuda = {.name = "cuda",
 /* A walk over the products of a model. */
 struct need {
     const struct weights *weights;
-    const struct backend_cuda_bounds *bounds;
+    const struct device_bounds *bounds;
     const struct kernel_device *device;
     size_t bytes;
 };
@@ -22,7 +22,7 @@ static void need_bytes(struct need *need, size_t bytes) {
     if (bytes > need->bytes) need->bytes = bytes;
 }
 
-static enum status check_types(const struct backend_cuda_bounds *bounds, struct error *err) {
+static enum status check_types(const struct device_bounds *bounds, struct error *err) {
     if (bounds->activation == KERNEL_INT8)
         return error_set(err, STATUS_UNIMPLEMENTED,
                          "--device cuda: --activation-dtype int8, accepted: f32 and bf16");
@@ -51,20 +51,22 @@ static enum status need_linear(struct need *need, const struct linear_args *prod
     return STATUS_OK;
 }
 
+/* The number of splits is rounded down, so that more rows or sequences may need less. */
 static enum status need_attention(struct need *need, struct error *err) {
     const struct weights *weights = need->weights;
     struct mla_tree_args args = {.kv_dtype = need->bounds->kv_dtype,
                                  .heads = weights->heads,
                                  .latent_dim = weights->spec.kv_rank,
                                  .rope_dim = weights->spec.rope_dim,
-                                 .sequence_count = need->bounds->sequences_max,
-                                 .rows_max = need->bounds->rows_max,
                                  .positions_max = need->bounds->positions_max};
     if (!mla_tree_cuda_takes(&args))
         return error_set(err, STATUS_UNIMPLEMENTED,
                          "--device cuda: latents of %u + %u, accepted: 512 + 64 and 128 + 32",
                          args.latent_dim, args.rope_dim);
-    need_bytes(need, mla_tree_cuda_scratch_bytes_max(&args, need->device));
+    for (args.rows_max = 1; args.rows_max <= need->bounds->rows_max; args.rows_max++)
+        for (args.sequence_count = 1; args.sequence_count <= need->bounds->sequences_max;
+             args.sequence_count++)
+            need_bytes(need, mla_tree_cuda_plan(&args, need->device).scratch_bytes);
     return STATUS_OK;
 }
 
@@ -142,9 +144,9 @@ static enum status need_layer(struct need *need, const struct layer_weights *lay
     return status == STATUS_OK ? need_experts(need, layer, err) : status;
 }
 
-enum status backend_cuda_workspace_bytes(const struct weights *weights,
-                                         const struct backend_cuda_bounds *bounds,
-                                         const struct kernel_device *device, size_t *bytes_out,
+enum status backend_cuda_workspace_bytes(const struct kernel_device *device,
+                                         const struct weights *weights,
+                                         const struct device_bounds *bounds, size_t *bytes_out,
                                          struct error *err) {
     struct need need = {.weights = weights, .bounds = bounds, .device = device};
     const struct linear_args head = {

@@ -14,6 +14,7 @@
 #include "mailbox.h"
 
 #define JOIN_TIMEOUT_MS  5000u
+#define JOIN_GPUS_MS     60000u /* NCCL first looks for the ways between them */
 #define NOTE_BYTES_SMALL 4096u
 #define GIB              1073741824.0
 
@@ -130,9 +131,9 @@ static enum status load_weights(struct compute *compute, struct error *err) {
     int64_t begin_ns = clock_now_ns();
     compute->loading = true;
     compute->weight_loads++;
-    enum status status = weights_load(&options->checkpoint->spec, options->checkpoint->tensors,
-                                      options->rank, options->tp, options->threads, &compute->load,
-                                      &compute->weights, err);
+    enum status status = weights_load(options->device, &options->checkpoint->spec,
+                                      options->checkpoint->tensors, options->rank, options->tp,
+                                      options->threads, &compute->load, &compute->weights, err);
     if (status == STATUS_OK && options->drafter) {
         status = drafter_weights_load(&options->drafter->spec, options->drafter->tensors,
                                       options->rank, options->tp, options->threads,
@@ -164,14 +165,14 @@ static void tell_memory_left(const struct compute *compute) {
               (double)ledger_free_bytes(&compute->ledger) / GIB);
 }
 
-static enum status create_engine(struct compute *compute, struct error *err) {
-    const struct control_welcome *welcome = &compute->welcome;
-    const struct engine_options options = {
+static struct engine_options engine_options(const struct compute *compute,
+                                            const struct control_welcome *welcome) {
+    return (struct engine_options){
         .threads = compute->options.threads,
         .max_rows = welcome->max_rows,
         .max_sequences = welcome->max_sequences,
         .page_tok = welcome->page_tok,
-        .page_count = ledger_page_count(&compute->ledger),
+        .page_count = welcome->page_count,
         .page_cap = welcome->page_cap,
         .context_len = welcome->context_len,
         .kv_dtype = welcome->kv_dtype,
@@ -179,10 +180,30 @@ static enum status create_engine(struct compute *compute, struct error *err) {
         .prefill_form = welcome->prefill_form,
         .drafter = compute->drafter,
         .draft_window = compute->options.draft_window,
+        .device = compute->options.device,
 #ifdef ESPALIER_DCHECK
         .shadow_hash = true,
 #endif
     };
+}
+
+/* Before the pool is planned: what a device's ops need beside it. */
+static enum status plan_workspace(struct compute *compute, const struct control_welcome *welcome,
+                                  struct error *err) {
+    struct device *device = compute->options.device;
+    if (!device) return STATUS_OK;
+    const struct engine_options options = engine_options(compute, welcome);
+    const struct device_bounds bounds = engine_bounds(&options);
+    size_t bytes;
+    enum status status = device->workspace_bytes(device->kernel, compute->weights, &bounds, &bytes,
+                                                 err);
+    if (status == STATUS_OK) compute->ledger.rank.workspace_bytes = bytes;
+    return status;
+}
+
+static enum status create_engine(struct compute *compute, struct error *err) {
+    struct engine_options options = engine_options(compute, &compute->welcome);
+    options.page_count = ledger_page_count(&compute->ledger);
     struct engine *engine;
     enum status status = engine_create(compute->weights, &options, &engine, err);
     if (status != STATUS_OK) return status;
@@ -221,6 +242,7 @@ static void do_welcome(struct compute *compute, const struct control_welcome *we
     if (!compute->weights) status = load_weights(compute, &err);
     if (status == STATUS_CANCELLED) return;
     compute->told = false;
+    if (status == STATUS_OK) status = plan_workspace(compute, welcome, &err);
     if (status == STATUS_OK) status = ledger_plan(&compute->ledger, welcome, &err);
     bool fits = compute->engine && same_geometry(welcome, &compute->welcome);
     compute->welcome = *welcome;
@@ -253,11 +275,15 @@ static void do_welcome(struct compute *compute, const struct control_welcome *we
 
 /* ---- groups -------------------------------------------------------------------------------- */
 
+static const struct comm_kind *comm_kind(const struct compute *compute) {
+    return compute->options.device ? compute->options.device->comm : &comm_host;
+}
+
 static void do_prepare(struct compute *compute, const struct control_group *group) {
     struct comm_key key = {0};
     struct error err;
     comm_seed_destroy(&compute->seed);
-    enum status status = comm_seed_create(&comm_host, group->size, group->generation,
+    enum status status = comm_seed_create(comm_kind(compute), group->size, group->generation,
                                           &compute->seed, &key, &err);
     if (status != STATUS_OK) {
         post_fault(compute, group->generation, 0, &err, -1);
@@ -325,8 +351,10 @@ static void do_form(struct compute *compute, const struct control_group *group) 
     /* A resize may have been cut off by the end of the generation before. */
     if (status == STATUS_OK) status = set_pages(compute, group->page_count, NULL, 0, &err);
     if (status == STATUS_OK)
-        status = comm_join(&comm_host, &key, compute->options.rank, group->size, group->generation,
-                           JOIN_TIMEOUT_MS, &compute->join_cancelled, &comm, &err);
+        status = comm_join(comm_kind(compute), &key, compute->options.rank, group->size,
+                           group->generation,
+                           compute->options.device ? JOIN_GPUS_MS : JOIN_TIMEOUT_MS,
+                           &compute->join_cancelled, &comm, &err);
     comm_seed_destroy(&compute->seed);
     if (status == STATUS_OK) {
         engine_set_group(compute->engine, group->generation, comm);
@@ -471,13 +499,18 @@ static void do_order(struct compute *compute, const struct compute_order *order)
 
 static void *run(void *argument) {
     struct compute *compute = argument;
+    device_enter(compute->options.device);
     for (;;) {
         struct compute_order *order = mailbox_wait(&compute->orders);
         bool last = order->message.type == CONTROL_SHUTDOWN;
         compute->connection = order->connection;
         if (!last) do_order(compute, order);
         compute_order_destroy(order);
-        if (last) return NULL;
+        if (!last) continue;
+        struct error err; /* what was told to the device, before others free its memory */
+        if (device_wait(compute->options.device, &err) != STATUS_OK)
+            log_warn("device", "reason=\"%s\"", err.text);
+        return NULL;
     }
 }
 
@@ -489,7 +522,8 @@ struct compute *compute_create(const struct compute_options *options) {
                                                         .drafter = options->drafter,
                                                         .tp = options->tp,
                                                         .threads = options->threads,
-                                                        .device_bytes = options->device_bytes});
+                                                        .device_bytes = options->device_bytes,
+                                                        .device = options->device});
     mailbox_init(&compute->orders);
     mailbox_init(&compute->notes);
     CHECK(pthread_mutex_init(&compute->engine_lock, NULL) == 0);

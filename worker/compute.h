@@ -30,6 +30,7 @@ struct compute_options {
     uint32_t threads;
     const struct numa_choice *numa; /* borrowed likewise */
     uint64_t device_bytes;          /* that the rank has; 0: as much as the machine */
+    struct device *device;          /* borrowed likewise; NULL: the CPU */
     bool quiet;                     /* leave the operators' log lines out */
     void (*notify)(void *user);     /* called on the compute thread: a note is there */
     void *user;

@@ -99,7 +99,11 @@ static void send_message(struct control *control, const struct worker_message *m
 static void say_hello(struct control *control) {
     const struct checkpoint_drafter *drafter = control->drafter;
     char device[64];
-    snprintf(device, sizeof device, "cpu threads=%u", control->config->threads);
+    if (control->config->device)
+        snprintf(device, sizeof device, "cuda:%u %s", control->config->gpu,
+                 control->config->device->name);
+    else
+        snprintf(device, sizeof device, "cpu threads=%u", control->config->threads);
     const struct worker_message hello = {
         .type = WORKER_HELLO,
         .hello = {.wire_version = WIRE_VERSION,
@@ -276,6 +280,7 @@ static void on_welcome(struct control *control, struct compute_order **order) {
                                       .threads = control->config->threads,
                                       .numa = &control->config->numa,
                                       .device_bytes = control->config->device_bytes,
+                                      .device = control->config->device,
                                       .quiet = control->config->log_level > LOG_LEVEL_INFO,
                                       .notify = notify,
                                       .user = control});

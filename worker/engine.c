@@ -7,6 +7,7 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "cpus.h"
+#include "device.h"
 #include "drafter.h"
 #include "inspection.h"
 #include "kv_shadow.h"
@@ -14,6 +15,9 @@
 #include "penalties.h"
 #include "sampler.h"
 #include "team.h"
+
+/* What a device is waited for: the coordinator's patience is shorter, and ends the generation. */
+#define STEP_WAIT_MS 120000u
 
 struct engine {
     struct engine_options options;
@@ -29,7 +33,8 @@ struct engine {
     struct drafter *drafter; /* NULL without options.drafter */
     double *inv_freq;
     struct model model;
-    float *capture; /* the caller's, or NULL */
+    struct device_bounds bounds; /* of steps */
+    float *capture;              /* the caller's, or NULL */
 
     /* What other threads may ask for while a step runs. The compute thread alone changes comm, so
      * it reads it without the lock. */
@@ -49,9 +54,12 @@ static enum status run_step(struct engine *engine, const struct step_plan *plan,
 static enum status draft(struct engine *engine, const struct step_plan *plan,
                          const struct step_final *final, struct step_result *result_out,
                          struct error *err);
+static const struct kv_page_copy *put_copies(const struct engine *engine,
+                                             const struct kv_page_copy *copy, uint32_t count);
 static void copy_pages(const struct engine *engine, const struct kv_page_copy *copy,
-                       uint32_t count);
-static void move_tokens(const struct engine *engine, const struct step_final *final);
+                       const struct kv_page_copy *copy_of_ops, uint32_t count);
+static enum status move_tokens(const struct engine *engine, const struct step_final *final,
+                               struct error *err);
 
 enum status engine_create(const struct weights *weights, const struct engine_options *options,
                           struct engine **engine_out, struct error *err) {
@@ -63,6 +71,7 @@ enum status engine_create(const struct weights *weights, const struct engine_opt
     if (options->page_cap < options->page_count) engine->options.page_cap = options->page_count;
     engine->weights = weights;
     CHECK(pthread_mutex_init(&engine->lock, NULL) == 0);
+    engine->bounds = engine_bounds(&engine->options);
     status = create_parts(engine, err);
     if (status != STATUS_OK) {
         engine_destroy(&engine);
@@ -101,6 +110,7 @@ void engine_set_group(struct engine *engine, uint64_t generation, struct comm *c
     engine->progress = (struct engine_progress){
         .generation = generation, .collective_ns = engine->numbers.all_reduce_times.sum_ns};
     pthread_mutex_unlock(&engine->lock);
+    if (comm && engine->model.device) comm_use(comm, engine->model.device->stream, STEP_WAIT_MS);
     step_restart(engine->step, generation);
 }
 
@@ -207,6 +217,51 @@ static enum kernel_dtype kv_dtype_of(const struct engine_options *options) {
     return dtype[options->kv_dtype];
 }
 
+/* A look at the pool may be longer than any sequence. */
+struct device_bounds engine_bounds(const struct engine_options *options) {
+    static const enum kernel_dtype activation[] = {[ACTIVATION_F32] = KERNEL_F32,
+                                                   [ACTIVATION_BF16] = KERNEL_BF16,
+                                                   [ACTIVATION_INT8] = KERNEL_INT8};
+    return (struct device_bounds){
+        .rows_max = options->max_rows,
+        .sequences_max = options->max_sequences,
+        .positions_max = max_u32(options->context_len + TREE_ROWS_MAX,
+                                 options->page_cap * options->page_tok),
+        .activation = activation[options->activation_dtype],
+        .kv_dtype = kv_dtype_of(options),
+    };
+}
+
+#define INPUT_SLACK 256u /* copies and moves are two puts more */
+
+static enum status create_scratch(struct engine *engine, struct error *err) {
+    const struct engine_options *options = &engine->options;
+    struct device *device = options->device;
+    const struct device_bounds *bounds = &engine->bounds;
+    size_t workspace_bytes;
+    if (!device)
+        return scratch_init(&engine->scratch, engine->weights, options->max_rows, options->threads,
+                            err);
+    if (options->prefill_form == PREFILL_EXPANDED)
+        return error_set(err, STATUS_UNIMPLEMENTED,
+                         "--device cuda: --prefill-form expanded, accepted: absorbed");
+    enum status status = device->workspace_bytes(device->kernel, engine->weights, bounds,
+                                                 &workspace_bytes, err);
+    if (status == STATUS_OK)
+        status = scratch_init_on(&engine->scratch, device, engine->weights, options->max_rows,
+                                 workspace_bytes, err);
+    if (status != STATUS_OK) return status;
+    /* Of a look, one page table of the whole pool. */
+    struct device_bounds steps = *bounds;
+    steps.positions_max = options->context_len + TREE_ROWS_MAX;
+    size_t bytes = model_input_bytes(&engine->weights->spec, &steps, options->page_tok) +
+                   options->page_cap * sizeof(uint32_t) +
+                   sampler_input_bytes(engine->weights->spec.vocab, bounds) +
+                   PLAN_EXTENTS_MAX * sizeof(struct kv_page_copy) +
+                   options->max_rows * sizeof(struct kv_slot_move) + INPUT_SLACK;
+    return device_reserve_input(device, bytes, err);
+}
+
 static enum status create_parts(struct engine *engine, struct error *err) {
     const struct engine_options *options = &engine->options;
     const struct weights *weights = engine->weights;
@@ -215,6 +270,7 @@ static enum status create_parts(struct engine *engine, struct error *err) {
         .layers = spec->layers,
         .page_tok = options->page_tok,
         .tok_bytes = kv_tok_bytes(kv_dtype_of(options), spec->kv_rank, spec->rope_dim),
+        .device = options->device,
     };
     const struct step_limits limits = {
         .rows_max = options->max_rows,
@@ -231,11 +287,9 @@ static enum status create_parts(struct engine *engine, struct error *err) {
     if (!engine->inv_freq || !engine->team)
         return error_set(err, STATUS_RESOURCE_EXHAUSTED, "no memory for a team of %u threads",
                          options->threads);
-    enum status status = kv_pool_create(&shape, &engine->kv, err);
+    enum status status = create_scratch(engine, err);
+    if (status == STATUS_OK) status = kv_pool_create(&shape, &engine->kv, err);
     if (status == STATUS_OK) status = kv_pool_resize(engine->kv, options->page_count, err);
-    if (status == STATUS_OK)
-        status = scratch_init(&engine->scratch, weights, options->max_rows, options->threads,
-                              options->workspace_bytes, err);
     if (status == STATUS_OK && options->shadow_hash)
         status = kv_shadow_create(options->page_cap, options->page_tok, &engine->shadow, err);
     if (status == STATUS_OK)
@@ -247,8 +301,10 @@ static enum status create_parts(struct engine *engine, struct error *err) {
     if (status == STATUS_OK)
         status = step_create(&limits, engine->shadow, engine->penalties, &engine->step, err);
     if (status == STATUS_OK)
-        status = sampler_create(options->max_sequences, options->max_rows, engine->penalties,
-                                &engine->sampler, err);
+        status = sampler_create(&(struct sampler_shape){.device = options->device,
+                                                        .sequences_max = options->max_sequences,
+                                                        .rows_max = options->max_rows},
+                                engine->penalties, &engine->sampler, err);
     if (status == STATUS_OK && options->drafter) status = create_drafter(engine, err);
     return status;
 }
@@ -256,6 +312,10 @@ static enum status create_parts(struct engine *engine, struct error *err) {
 static enum status create_drafter(struct engine *engine, struct error *err) {
     const struct engine_options *options = &engine->options;
     const struct weights *weights = engine->weights;
+    if (options->device)
+        return error_set(err, STATUS_UNIMPLEMENTED,
+                         "--speculative-draft-model-path: found a drafter, and --device cuda has "
+                         "none yet; accepted: --device cpu, or no drafter");
     if (weights->vocab_count < DRAFT_TOP_MAX)
         return error_set(err, STATUS_UNIMPLEMENTED,
                          "a drafter, and a rank has %u tokens of the vocabulary, at least %u",
@@ -278,22 +338,22 @@ static enum status create_drafter(struct engine *engine, struct error *err) {
 
 static void make_model(struct engine *engine) {
     const struct engine_options *options = &engine->options;
+    struct device *device = options->device;
     model_spec_inv_freq(&engine->weights->spec, engine->inv_freq);
     engine->ctx = (struct kernel_ctx){.team = engine->team,
                                       .scratch = engine->scratch.workspace,
                                       .scratch_bytes = engine->scratch.workspace_bytes,
-                                      .device = options->device};
-    static const enum kernel_dtype activation[] = {[ACTIVATION_F32] = KERNEL_F32,
-                                                   [ACTIVATION_BF16] = KERNEL_BF16,
-                                                   [ACTIVATION_INT8] = KERNEL_INT8};
+                                      .stream = device ? device->stream : NULL,
+                                      .device = device ? device->kernel : NULL};
     engine->model = (struct model){
-        .backend = options->backend ? options->backend : &backend_cpu,
+        .device = device,
+        .backend = device ? device->backend : &backend_cpu,
         .ctx = &engine->ctx,
         .weights = engine->weights,
         .scratch = &engine->scratch,
         .kv = engine->kv,
-        .kv_dtype = kv_dtype_of(options),
-        .activation = activation[options->activation_dtype],
+        .kv_dtype = engine->bounds.kv_dtype,
+        .activation = engine->bounds.activation,
         .prefill_form = options->prefill_form,
         .page_tok = options->page_tok,
         .segments = KERNEL_SEGMENTS / engine->weights->tp,
@@ -314,8 +374,13 @@ static enum status run_step(struct engine *engine, const struct step_plan *plan,
     enum status status = step_check(engine->step, plan, err);
     if (status == STATUS_OK) status = step_begin(engine->step, plan, &batch, err);
     if (status != STATUS_OK) return status;
-    if (batch->copy_count > 0) copy_pages(engine, batch->copy, batch->copy_count);
-    if (batch->rows > 0) status = model_forward(&engine->model, batch, comm, err);
+    device_begin(engine->model.device);
+    const struct model_input input = model_put(&engine->model, batch);
+    const struct kv_page_copy *copies = put_copies(engine, batch->copy, batch->copy_count);
+    status = device_send(engine->model.device, err);
+    if (status != STATUS_OK) return status;
+    if (batch->copy_count > 0) copy_pages(engine, batch->copy, copies, batch->copy_count);
+    if (batch->rows > 0) status = model_forward(&engine->model, &input, comm, err);
     if (status == STATUS_OK && engine->capture)
         status = sampler_logits(&engine->model, batch->rows, comm, engine->capture, err);
     if (status == STATUS_OK)
@@ -323,7 +388,8 @@ static enum status run_step(struct engine *engine, const struct step_plan *plan,
     if (status != STATUS_OK) return status;
     const struct step_final *final = step_commit(engine->step, plan, result_out);
     result_out->state_hash = final->state_hash;
-    if (final->move_count > 0) move_tokens(engine, final);
+    if (final->move_count > 0) status = move_tokens(engine, final, err);
+    if (status != STATUS_OK) return status;
     return engine->drafter ? draft(engine, plan, final, result_out, err) : STATUS_OK;
 }
 
@@ -372,7 +438,11 @@ enum status engine_resize(struct engine *engine, uint32_t page_count, const stru
             copy[i] = (struct kv_page_copy){.source = move[done + i].source,
                                             .target = move[done + i].target,
                                             .tok_count = engine->options.page_tok};
-        copy_pages(engine, copy, count);
+        device_begin(engine->model.device);
+        const struct kv_page_copy *copies = put_copies(engine, copy, count);
+        status = device_send(engine->model.device, err);
+        if (status != STATUS_OK) return status;
+        copy_pages(engine, copy, copies, count);
         if (engine->shadow) kv_shadow_copy(engine->shadow, copy, count);
         penalties_copy(engine->penalties, copy, count);
     }
@@ -424,11 +494,13 @@ enum status engine_examine(struct engine *engine, const struct control_examine *
         return error_set(err, STATUS_FAILED_PRECONDITION,
                          "an order to examine, and this rank is in no group");
     *report_out = (struct examine_report){
-        .rank = engine->weights->rank, .device = kernel_isa_name(), .pages_per_hash = 1};
+        .rank = engine->weights->rank,
+        .device = engine->model.device ? engine->model.device->name : kernel_isa_name(),
+        .pages_per_hash = 1};
     enum status status = inspection_hash(engine->kv, engine->team, order, report_out, hash_out,
                                          err);
     if (status == STATUS_OK && order->rows > 0)
-        inspection_time(&engine->model, engine->options.max_rows, order, report_out);
+        status = inspection_time(&engine->model, engine->options.max_rows, order, report_out, err);
     if (status == STATUS_OK && order->rows > 0)
         status = inspection_time_sum(&engine->model, engine->comm, report_out, err);
     if (status == STATUS_OK) return status;
@@ -437,12 +509,17 @@ enum status engine_examine(struct engine *engine, const struct control_examine *
     return status;
 }
 
+static const struct kv_page_copy *put_copies(const struct engine *engine,
+                                             const struct kv_page_copy *copy, uint32_t count) {
+    return device_put(engine->model.device, copy, count * sizeof *copy);
+}
+
 static void copy_pages(const struct engine *engine, const struct kv_page_copy *copy,
-                       uint32_t count) {
+                       const struct kv_page_copy *copy_of_ops, uint32_t count) {
     const struct model *model = &engine->model;
     for (uint32_t layer = 0; layer < kv_pool_layers(engine->kv); layer++)
         model->backend->kv_copy(&(struct kv_copy_args){.kv = kv_pool_layer(engine->kv, layer),
-                                                       .copies = copy,
+                                                       .copies = copy_of_ops,
                                                        .copy_count = count,
                                                        .page_tok = model->page_tok,
                                                        .tok_bytes = kv_pool_tok_bytes(engine->kv)},
@@ -450,12 +527,18 @@ static void copy_pages(const struct engine *engine, const struct kv_page_copy *c
     if (engine->drafter) drafter_copy_pages(engine->drafter, model, copy, count);
 }
 
-static void move_tokens(const struct engine *engine, const struct step_final *final) {
+static enum status move_tokens(const struct engine *engine, const struct step_final *final,
+                               struct error *err) {
     const struct model *model = &engine->model;
+    const struct kv_slot_move *moves = device_put(model->device, final->move,
+                                                  final->move_count * sizeof *moves);
+    enum status status = device_send(model->device, err);
+    if (status != STATUS_OK) return status;
     for (uint32_t layer = 0; layer < kv_pool_layers(engine->kv); layer++)
         model->backend->kv_move(&(struct kv_move_args){.kv = kv_pool_layer(engine->kv, layer),
-                                                       .moves = final->move,
+                                                       .moves = moves,
                                                        .move_count = final->move_count,
                                                        .tok_bytes = kv_pool_tok_bytes(engine->kv)},
                                 model->ctx);
+    return STATUS_OK;
 }

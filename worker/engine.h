@@ -17,6 +17,7 @@
 
 #include "base/arena.h"
 #include "comm.h"
+#include "device.h"
 #include "drafter_weights.h"
 #include "kv_pool.h"
 #include "message.h"
@@ -24,7 +25,6 @@
 #include "self_test.h"
 #include "weights.h"
 
-struct backend;
 struct engine;
 struct drafter;
 
@@ -41,13 +41,15 @@ struct engine_options {
     enum prefill_form prefill_form;
     const struct drafter_weights *drafter; /* borrowed; NULL: none */
     uint32_t draft_window;                 /* tokens of context that the drafter looks at; 0: all */
-    const struct backend *backend;         /* NULL: the CPU's */
-    const struct kernel_device *device;    /* of it; NULL on the CPU */
-    size_t workspace_bytes;                /* that it needs; 0: as much as the CPU's */
-    bool shadow_hash; /* debug: keep the prefix hash of every KV slot and check it on read */
+    struct device *device; /* that computes, with the weights in its memory; NULL: the CPU */
+    bool shadow_hash;      /* debug: keep the prefix hash of every KV slot and check it on read */
 };
 
-/* RESOURCE_EXHAUSTED where memory cannot be had, with the bytes asked for. */
+/* The steps that such an engine runs. */
+struct device_bounds engine_bounds(const struct engine_options *options);
+
+/* RESOURCE_EXHAUSTED where memory cannot be had, with the bytes asked for. UNIMPLEMENTED where the
+ * device does not take the model or the options. */
 enum status engine_create(const struct weights *weights, const struct engine_options *options,
                           struct engine **engine_out, struct error *err) MUST_USE;
 void engine_destroy(struct engine **engine);

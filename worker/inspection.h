@@ -15,10 +15,12 @@ enum status inspection_hash(const struct kv_pool *pool, struct kernel_team *team
                             uint64_t **hash_out, struct error *err) MUST_USE;
 
 /* Time the attention of order->rows rows of one tree over the pages, and a plain read of the same
- * bytes by the same threads: each layer by layer, the fastest of several. Leaves the times at zero
- * where the pages hold no more than the rows. Takes no more than a second, or one layer. */
-void inspection_time(const struct model *model, uint32_t max_rows,
-                     const struct control_examine *order, struct examine_report *report_out);
+ * bytes by the same threads, on a device by a copy within it: each layer by layer, the fastest of
+ * several. Leaves the times at zero where the pages hold no more than the rows. Takes no more than
+ * a second, or one layer. */
+enum status inspection_time(const struct model *model, uint32_t max_rows,
+                            const struct control_examine *order, struct examine_report *report_out,
+                            struct error *err) MUST_USE;
 
 /* And a sum over the ranks as wide as a decode row's. All ranks must call. */
 enum status inspection_time_sum(const struct model *model, struct comm *comm,

@@ -18,10 +18,13 @@
 
 #include "base/status.h"
 
+struct device;
+
 struct kv_pool_shape {
     uint32_t layers;
     uint32_t page_tok;
-    size_t tok_bytes; /* of a layer */
+    size_t tok_bytes;      /* of a layer */
+    struct device *device; /* whose memory it is; NULL: the host's */
 };
 
 struct kv_pool;
@@ -36,7 +39,9 @@ void kv_pool_destroy(struct kv_pool **pool);
  * RESOURCE_EXHAUSTED with the bytes asked for. */
 enum status kv_pool_resize(struct kv_pool *pool, uint32_t page_count, struct error *err) MUST_USE;
 
-/* Mapped of one layer, in whole system pages. */
+struct device *kv_pool_device(const struct kv_pool *pool);
+
+/* Mapped of one layer, in whole system pages, or granules of the device. */
 size_t kv_pool_layer_bytes(const struct kv_pool *pool);
 void *kv_pool_layer(const struct kv_pool *pool, uint32_t layer); /* [pages, page_tok] */
 uint32_t kv_pool_pages(const struct kv_pool *pool);

@@ -4,6 +4,7 @@
 
 #include "base/check.h"
 #include "base/log.h"
+#include "device.h"
 #include "drafter.h"
 #include "memory_info.h"
 
@@ -16,23 +17,32 @@
 void ledger_init(struct ledger *ledger, const struct ledger_rank *rank) {
     *ledger = (struct ledger){
         .rank = *rank,
-        .before_bytes = rank->device_bytes > 0 ? rank->device_bytes
-                                               : memory_info_available() / rank->tp,
+        .before_bytes = rank->device             ? rank->device->free_bytes
+                        : rank->device_bytes > 0 ? rank->device_bytes
+                                                 : memory_info_available() / rank->tp,
     };
 }
 
 /* Without a size of its own and a fraction to take of it, a rank holds what it is asked to. */
 static uint64_t memory_of(const struct ledger *ledger, uint32_t mem_fraction) {
-    return ledger->rank.device_bytes > 0 || mem_fraction > 0 ? ledger->before_bytes : 0;
+    bool has_own = ledger->rank.device || ledger->rank.device_bytes > 0;
+    return has_own || mem_fraction > 0 ? ledger->before_bytes : 0;
 }
 
-static enum status fail_pool(const struct memory_plan *plan, struct error *err) {
+/* What says how much the rank has. */
+static const char *source(const struct ledger *ledger) {
+    return ledger->rank.device ? "--device cuda" : "--device-memory";
+}
+
+static enum status fail_pool(const struct ledger *ledger, struct error *err) {
+    const struct memory_plan *plan = &ledger->plan;
     uint64_t static_bytes = (uint64_t)(plan->fraction * (double)plan->free_bytes);
     return error_set(err, STATUS_RESOURCE_EXHAUSTED,
-                     "--device-memory: found %" PRIu64 " bytes, of which weights and pool may take "
-                     "%" PRIu64 "; accepted: the weights' %" PRIu64 ", and a page of the KV cache, "
-                     "beside %" PRIu64 " for the rest",
-                     plan->free_bytes, static_bytes, plan->weight_bytes, plan->other_bytes);
+                     "%s: found %" PRIu64 " bytes, of which weights and pool may take %" PRIu64
+                     "; accepted: the weights' %" PRIu64 ", and a page of the KV cache, beside "
+                     "%" PRIu64 " for the rest",
+                     source(ledger), plan->free_bytes, static_bytes, plan->weight_bytes,
+                     plan->other_bytes);
 }
 
 enum status ledger_plan(struct ledger *ledger, const struct control_welcome *welcome,
@@ -53,13 +63,14 @@ enum status ledger_plan(struct ledger *ledger, const struct control_welcome *wel
         .step_rows = welcome->max_rows,
         .free_bytes = memory_of(ledger, welcome->mem_fraction),
         .fraction = (double)welcome->mem_fraction / FRACTION_ONE,
+        .workspace_bytes = rank->workspace_bytes,
     };
     struct memory_request *request = &ledger->request;
     uint64_t wanted_tok = (uint64_t)welcome->page_count * welcome->page_tok;
     if (request->free_bytes == 0) request->pool_tok = wanted_tok;
     enum status status = memory_plan_make(request, &ledger->plan, err);
     if (status != STATUS_OK) return status;
-    if (ledger->plan.pool_tok == 0) return fail_pool(&ledger->plan, err);
+    if (ledger->plan.pool_tok == 0) return fail_pool(ledger, err);
     if (ledger->plan.pool_tok > wanted_tok) {
         request->pool_tok = wanted_tok;
         status = memory_plan_make(request, &ledger->plan, err);
@@ -104,15 +115,15 @@ void ledger_size(const struct ledger *ledger, uint32_t mem_fraction, uint32_t *p
     *fraction_needed_out = fraction_needed(&request, &plan);
 }
 
-static enum status refuse_larger(const struct memory_request *request,
+static enum status refuse_larger(const struct ledger *ledger, const struct memory_request *request,
                                  const struct memory_plan *plan, struct error *err) {
     struct memory_request fits = *request;
     fits.pool_tok = 0;
     fits.fraction = 0;
     return error_set(err, STATUS_RESOURCE_EXHAUSTED,
-                     "--device-memory: found %" PRIu64 " bytes; a pool of %" PRIu64
-                     " tokens needs %" PRIu64 " more; accepted: up to %" PRIu64 " tokens",
-                     request->free_bytes, request->pool_tok, plan->shortfall_bytes,
+                     "%s: found %" PRIu64 " bytes; a pool of %" PRIu64 " tokens needs %" PRIu64
+                     " more; accepted: up to %" PRIu64 " tokens",
+                     source(ledger), request->free_bytes, request->pool_tok, plan->shortfall_bytes,
                      plan_again(&fits).pool_tok);
 }
 
@@ -127,7 +138,7 @@ enum status ledger_replan(struct ledger *ledger, uint32_t page_count, struct err
     request.pool_tok = (uint64_t)page_count * request.page_tok;
     const struct memory_plan plan = plan_again(&request);
     if (plan.shortfall_bytes > 0 && page_count > ledger->pages_had)
-        return refuse_larger(&request, &plan, err);
+        return refuse_larger(ledger, &request, &plan, err);
     uint64_t tables = ledger->plan.line[MEMORY_PAGE_TABLE];
     ledger->request = request;
     ledger->plan = plan;
@@ -138,8 +149,13 @@ enum status ledger_replan(struct ledger *ledger, uint32_t page_count, struct err
 
 /* ---- measured ------------------------------------------------------------------------------ */
 
+/* A device has what it gave. */
+static uint64_t resident(const struct ledger *ledger, const void *memory, size_t bytes) {
+    return ledger->rank.device ? bytes : memory_info_resident(memory, bytes);
+}
+
 static void add(struct ledger *ledger, enum memory_line line, const void *memory, size_t bytes) {
-    if (memory && bytes > 0) ledger->measured[line] += memory_info_resident(memory, bytes);
+    if (memory && bytes > 0) ledger->measured[line] += resident(ledger, memory, bytes);
 }
 
 static void add_linear(struct ledger *ledger, enum memory_line line,
@@ -221,15 +237,16 @@ static void add_pool(struct ledger *ledger, enum memory_line line, const struct 
 /* Scratch, of which the workspace is a line of its own. */
 static void add_scratch(struct ledger *ledger, const void *scratch, size_t bytes,
                         const void *workspace, size_t workspace_bytes) {
-    uint64_t resident = memory_info_resident(workspace, workspace_bytes);
-    ledger->measured[MEMORY_WORKSPACE] += resident;
-    ledger->measured[MEMORY_ACTIVATIONS] += memory_info_resident(scratch, bytes) - resident;
+    uint64_t part = resident(ledger, workspace, workspace_bytes);
+    ledger->measured[MEMORY_WORKSPACE] += part;
+    ledger->measured[MEMORY_ACTIVATIONS] += resident(ledger, scratch, bytes) - part;
 }
 
 static void add_engine(struct ledger *ledger, const struct engine *engine) {
     struct engine_memory memory = engine_memory(engine);
     add_pool(ledger, MEMORY_KV_TARGET, memory.kv, ledger->request.spec->layers);
-    add(ledger, MEMORY_PAGE_TABLE, memory.page_tables, memory.page_tables_bytes);
+    if (!ledger->rank.device) /* its page tables come with each step */
+        add(ledger, MEMORY_PAGE_TABLE, memory.page_tables, memory.page_tables_bytes);
     add_scratch(ledger, memory.scratch->memory, memory.scratch->bytes, memory.scratch->workspace,
                 memory.scratch->workspace_bytes);
     add(ledger, MEMORY_COMM, memory.comm, memory.comm_bytes);
@@ -237,6 +254,12 @@ static void add_engine(struct ledger *ledger, const struct engine *engine) {
     struct drafter_memory draft = drafter_memory(memory.drafter);
     add_pool(ledger, MEMORY_KV_DRAFT, draft.kv, ledger->request.draft->layers);
     add_scratch(ledger, draft.scratch, draft.scratch_bytes, draft.workspace, draft.workspace_bytes);
+}
+
+static uint64_t device_left(const struct ledger *ledger) {
+    uint64_t free_bytes, total_bytes;
+    ledger->rank.device->ops->memory_left(ledger->rank.device, &free_bytes, &total_bytes);
+    return free_bytes < ledger->before_bytes ? free_bytes : ledger->before_bytes;
 }
 
 void ledger_measure(struct ledger *ledger, const struct weights *weights,
@@ -252,7 +275,8 @@ void ledger_measure_engine(struct ledger *ledger, const struct engine *engine) {
     for (int line = MEMORY_WEIGHT_LINES; line < MEMORY_LINE_COUNT; line++)
         ledger->measured[line] = 0;
     add_engine(ledger, engine);
-    ledger->process_bytes = memory_info_process_resident();
+    ledger->process_bytes = ledger->rank.device ? ledger->before_bytes - device_left(ledger)
+                                                : memory_info_process_resident();
 }
 
 static uint64_t measured_bytes(const struct ledger *ledger) {
@@ -264,6 +288,7 @@ static uint64_t measured_bytes(const struct ledger *ledger) {
 
 uint64_t ledger_free_bytes(const struct ledger *ledger) {
     uint64_t taken = measured_bytes(ledger), has = ledger->request.free_bytes;
+    if (ledger->rank.device) return device_left(ledger);
     if (has == 0) return memory_info_available();
     return has > taken ? has - taken : 0;
 }

@@ -8,8 +8,8 @@
  *     ledger_size      what a fraction of the memory would hold instead
  *     ledger_replan    for another size of the pool
  *
- * With --device-memory a rank has so much, whatever the machine has: on the CPU it stands for a
- * card. Thread: the compute thread.
+ * A GPU's memory is what it says itself. With --device-memory a rank has so much, whatever the
+ * machine has: on the CPU it stands for a card. Thread: the compute thread.
  */
 #ifndef ESPALIER_LEDGER_H
 #define ESPALIER_LEDGER_H
@@ -22,7 +22,9 @@ struct ledger_rank {
     const struct checkpoint *checkpoint;      /* borrowed for the ledger's life */
     const struct checkpoint_drafter *drafter; /* likewise; NULL: none */
     uint32_t tp, threads;
-    uint64_t device_bytes; /* that the rank has; 0: as much as the machine */
+    uint64_t device_bytes;    /* that the rank has; 0: as much as the machine */
+    struct device *device;    /* borrowed likewise; NULL: the host */
+    uint64_t workspace_bytes; /* that its ops need; 0 on the host */
 };
 
 struct ledger {
@@ -32,7 +34,8 @@ struct ledger {
     struct memory_plan plan;
     uint32_t pages_had; /* the most so far: what was had can be had again */
     uint64_t measured[MEMORY_LINE_COUNT];
-    uint64_t process_bytes; /* resident, of the whole process */
+    uint64_t
+        process_bytes; /* resident, of the whole process; on a device: gone since it was opened */
 };
 
 /* Before weights are loaded: the fraction is of what is free then. */

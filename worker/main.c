@@ -1,8 +1,10 @@
 /* espalier-worker: holds one rank's part of the model and computes what the coordinator plans. */
+#include <inttypes.h>
 #include <stdio.h>
 
 #include "checkpoint.h"
 #include "control.h"
+#include "gpu.h"
 #include "options.h"
 #include "process.h"
 #include "worker_config.h"
@@ -32,7 +34,11 @@ int main(int argc, char **argv) {
     enum status status = process_require_files(FILES_NEEDED, &err);
     /* Before there is a thread, or memory worth the name. */
     if (status == STATUS_OK) status = numa_bind(&config.numa, &err);
+    if (status == STATUS_OK && config.cuda) status = gpu_open(config.gpu, &config.device, &err);
     if (status != STATUS_OK) return options_refuse("espalier-worker", EXIT_CODE_CONFIG, &err);
+    if (config.device)
+        log_info("device", "name=\"%s\" number=%u free_bytes=%" PRIu64, config.device->name,
+                 config.gpu, config.device->free_bytes);
     status = checkpoint_open(config.model_path, config.tp, &checkpoint, &err);
     if (status != STATUS_OK) return options_refuse("espalier-worker", exit_code_of(status), &err);
     const char *path = config.draft_model_path;
@@ -43,6 +49,7 @@ int main(int argc, char **argv) {
         error_wrap(&err, status, "--speculative-draft-model-path");
     if (path) checkpoint_close_drafter(&drafter);
     checkpoint_close(&checkpoint);
+    device_close(&config.device);
     if (status != STATUS_OK) return options_refuse("espalier-worker", exit_code_of(status), &err);
     return exit_code;
 }

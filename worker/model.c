@@ -1,7 +1,5 @@
 #include "model.h"
 
-#include <string.h>
-
 #include "attention.h"
 #include "drafter.h"
 #include "moe.h"
@@ -9,14 +7,57 @@
 static enum status add_sum(const struct model *model, float *share, uint32_t rows,
                            struct comm *comm, struct error *err);
 
-enum status model_forward(const struct model *model, const struct step_batch *batch,
+struct model_input model_put(const struct model *model, const struct step_batch *batch) {
+    const struct model_spec *spec = &model->weights->spec;
+    const size_t rows = batch->rows;
+    float *angles = model->scratch->cos_sin;
+    struct model_input input = {.rows = batch->rows, .cos_sin = angles};
+    if (model->device && rows > 0)
+        angles = device_room(model->device, rows * spec->rope_dim * sizeof(float),
+                             (const void **)&input.cos_sin);
+    rope_angles(angles, batch->position, batch->rows, model->inv_freq, spec->rope_dim);
+    input.token = device_put(model->device, batch->token, rows * sizeof *batch->token);
+    input.kv_slot = device_put(model->device, batch->kv_slot, rows * sizeof *batch->kv_slot);
+    input.sequences = model_put_sequences(model, batch->sequence, batch->sequence_count);
+    return input;
+}
+
+struct model_sequences model_put_sequences(const struct model *model,
+                                           const struct mla_sequence *sequence, uint32_t count) {
+    struct model_sequences put = {.host = sequence, .of_ops = sequence, .count = count};
+    if (!model->device || count == 0) return put;
+    struct mla_sequence *there = device_room(model->device, count * sizeof *there,
+                                             (const void **)&put.of_ops);
+    for (uint32_t i = 0; i < count; i++) {
+        uint32_t positions = sequence[i].committed + sequence[i].row_count;
+        size_t pages = divide_up(positions, model->page_tok);
+        there[i] = sequence[i];
+        there[i].page = device_put(model->device, sequence[i].page, pages * sizeof(uint32_t));
+        if (sequence[i].ancestors)
+            there[i].ancestors = device_put(model->device, sequence[i].ancestors,
+                                            sequence[i].row_count * sizeof(uint64_t));
+    }
+    return put;
+}
+
+#define PUT_SLACK 64u /* what one put may lose to alignment */
+
+size_t model_input_bytes(const struct model_spec *spec, const struct device_bounds *bounds,
+                         uint32_t page_tok) {
+    size_t row_bytes = 2 * sizeof(uint32_t) + spec->rope_dim * sizeof(float);
+    size_t sequence_bytes = sizeof(struct mla_sequence) + TREE_ROWS_MAX * sizeof(uint64_t) +
+                            divide_up(bounds->positions_max, page_tok) * sizeof(uint32_t) +
+                            2 * PUT_SLACK;
+    return bounds->rows_max * row_bytes + bounds->sequences_max * sequence_bytes + 4 * PUT_SLACK;
+}
+
+enum status model_forward(const struct model *model, const struct model_input *input,
                           struct comm *comm, struct error *err) {
     const struct weights *weights = model->weights;
     struct scratch *s = model->scratch;
-    const uint32_t rows = batch->rows, dim = weights->spec.hidden;
+    const uint32_t rows = input->rows, dim = weights->spec.hidden;
 
-    rope_angles(s->cos_sin, batch->position, rows, model->inv_freq, weights->spec.rope_dim);
-    model->backend->embed(&(struct embed_args){.id = batch->token,
+    model->backend->embed(&(struct embed_args){.id = input->token,
                                                .table = weights->embed,
                                                .table_dtype = weights->embed_dtype,
                                                .vocab_begin = weights->vocab_begin,
@@ -32,7 +73,7 @@ enum status model_forward(const struct model *model, const struct step_batch *ba
         const struct layer_weights *layer = &weights->layer[l];
 
         model_norm(model, s->x, layer->input_norm, s->h, rows);
-        float *share = attention_forward(model, layer, kv_pool_layer(model->kv, l), batch);
+        float *share = attention_forward(model, layer, kv_pool_layer(model->kv, l), input);
         status = add_sum(model, share, rows, comm, err);
         if (status != STATUS_OK) return error_wrap(err, status, "attention of layer %u", l);
 
@@ -44,7 +85,10 @@ enum status model_forward(const struct model *model, const struct step_batch *ba
 
         if (model->drafter) drafter_tap(model->drafter, l, s->x, rows);
         size_t count = (size_t)rows * dim;
-        if (model->capture) memcpy(model->capture + l * count, s->x, count * sizeof(float));
+        if (model->capture)
+            status = device_read(model->device, model->capture + l * count, s->x,
+                                 count * sizeof(float), err);
+        if (status != STATUS_OK) return status;
     }
     return STATUS_OK;
 }

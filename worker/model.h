@@ -16,6 +16,7 @@
 
 #include "backend.h"
 #include "comm.h"
+#include "device.h"
 #include "kv_pool.h"
 #include "scratch.h"
 #include "step.h"
@@ -24,6 +25,7 @@ struct drafter;
 
 /* What a forward pass works with; all borrowed from the engine. */
 struct model {
+    struct device *device; /* whose memory all arrays of ops are; NULL: the host's */
     const struct backend *backend;
     struct kernel_ctx *ctx;
     const struct weights *weights;
@@ -40,9 +42,33 @@ struct model {
     float *capture;          /* [layers, T, D] of the residual stream after each layer, or NULL */
 };
 
-/* scratch->x becomes the residual stream after the last layer, [T, D]; the batch's rows are in the
- * cache. batch->rows > 0. */
-enum status model_forward(const struct model *model, const struct step_batch *batch,
+/* Sequences, and where ops find them and what they point at. */
+struct model_sequences {
+    const struct mla_sequence *host, *of_ops; /* [count] */
+    uint32_t count;
+};
+
+/* A batch where ops find it: what of it they read. */
+struct model_input {
+    uint32_t rows;           /* T */
+    const uint32_t *token;   /* [T] */
+    const uint32_t *kv_slot; /* [T] */
+    const float *cos_sin;    /* [T, P] of the positions */
+    struct model_sequences sequences;
+};
+
+/* Put into the input of the step (device.h), to be sent. On the host valid while the batch is. */
+struct model_input model_put(const struct model *model, const struct step_batch *batch);
+struct model_sequences model_put_sequences(const struct model *model,
+                                           const struct mla_sequence *sequence, uint32_t count);
+
+/* Bytes that the largest step puts: so many rows and sequences, of pages for so many positions. */
+size_t model_input_bytes(const struct model_spec *spec, const struct device_bounds *bounds,
+                         uint32_t page_tok);
+
+/* scratch->x becomes the residual stream after the last layer, [T, D]; the input's rows are in the
+ * cache. input->rows > 0. */
+enum status model_forward(const struct model *model, const struct model_input *input,
                           struct comm *comm, struct error *err) MUST_USE;
 
 /* x [rows, D] normed into y, with the model's eps. */

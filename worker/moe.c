@@ -23,7 +23,7 @@ float *moe_routed_forward(const struct model *model, const struct layer_weights 
         &(struct moe_experts_args){.x = s->h,
                                    .expert = s->expert,
                                    .weight = s->expert_weight,
-                                   .experts = layer->experts,
+                                   .experts = layer->experts_of_ops,
                                    .y = s->expert_y,
                                    .rows = rows,
                                    .topk = weights->spec.topk,

@@ -4,6 +4,9 @@
  *     x [T,D] ─ rows that ask, norm ─▶ [B,D] ─ head ─▶ [B, vocab / tp] ─ all-gather ─▶ [vocab]
  *             ─ penalize, sample ─▶ token, log-probabilities    in blocks of B rows
  *
+ * On the host a tree's rows are drawn one by one, as the walk comes to them. On a device all that a
+ * walk may come to are drawn before any is known, and waited for once, at the end of the step.
+ *
  * Owner: the engine. One thread.
  */
 #ifndef ESPALIER_SAMPLER_H
@@ -14,11 +17,18 @@
 
 struct sampler;
 
-/* Of a plan. penalties: borrowed, and up to date with every plan that is drawn. */
-enum status sampler_create(uint32_t sequences_max, uint32_t rows_max,
-                           const struct penalties *penalties, struct sampler **sampler_out,
-                           struct error *err) MUST_USE;
+struct sampler_shape {
+    struct device *device;            /* whose memory ops work on; NULL: the host's */
+    uint32_t sequences_max, rows_max; /* of a plan */
+};
+
+/* penalties: borrowed, and up to date with every plan that is drawn. */
+enum status sampler_create(const struct sampler_shape *shape, const struct penalties *penalties,
+                           struct sampler **sampler_out, struct error *err) MUST_USE;
 void sampler_destroy(struct sampler **sampler);
+
+/* Bytes that one step's draws put into its input. */
+size_t sampler_input_bytes(uint32_t vocab, const struct device_bounds *bounds);
 
 /* Draw for every sequence of the plan that wants a token, of a chain at its last row, of a tree
  * along its walk, and fill the payload of result_out: an entry a sequence, in plan order. Borrowed

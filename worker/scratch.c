@@ -4,6 +4,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#include "device.h"
 #include "memory_fill.h"
 #include "mla_expanded/mla_expanded.h"
 #include "mla_tree/mla_tree.h"
@@ -37,10 +38,8 @@ static bool fill(void *memory, size_t bytes) {
 }
 
 enum status scratch_init(struct scratch *scratch, const struct weights *weights, uint32_t rows_max,
-                         uint32_t threads, size_t workspace_bytes, struct error *err) {
-    *scratch = (struct scratch){0};
-    scratch->workspace_bytes = max_size(cpu_workspace_bytes(weights, rows_max, threads),
-                                        workspace_bytes);
+                         uint32_t threads, struct error *err) {
+    *scratch = (struct scratch){.workspace_bytes = cpu_workspace_bytes(weights, rows_max, threads)};
     size_t bytes = lay_out(scratch, NULL, weights, rows_max);
     void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED || !fill(memory, bytes)) {
@@ -56,8 +55,23 @@ enum status scratch_init(struct scratch *scratch, const struct weights *weights,
     return STATUS_OK;
 }
 
+enum status scratch_init_on(struct scratch *scratch, struct device *device,
+                            const struct weights *weights, uint32_t rows_max,
+                            size_t workspace_bytes, struct error *err) {
+    *scratch = (struct scratch){.device = device, .workspace_bytes = workspace_bytes};
+    size_t bytes = lay_out(scratch, NULL, weights, rows_max);
+    enum status status = device_take(device, bytes, "activations", &scratch->memory, err);
+    if (status != STATUS_OK) return status;
+    lay_out(scratch, scratch->memory, weights, rows_max);
+    scratch->bytes = bytes;
+    return STATUS_OK;
+}
+
 void scratch_deinit(struct scratch *scratch) {
-    if (scratch->memory) munmap(scratch->memory, scratch->bytes);
+    if (scratch->device)
+        device_give(scratch->device, scratch->memory);
+    else if (scratch->memory)
+        munmap(scratch->memory, scratch->bytes);
     *scratch = (struct scratch){0};
 }
 

@@ -11,6 +11,8 @@
 
 #include "weights.h"
 
+struct device;
+
 /* Rows whose logits exist at once: what bounds them is a block, not the step. */
 #define SCRATCH_HEAD_ROWS 64u
 
@@ -42,14 +44,20 @@ struct scratch {
     void *workspace;
     size_t workspace_bytes;
 
-    void *memory; /* behind all of the above */
+    struct device *device; /* whose memory; NULL: the host's */
+    void *memory;          /* behind all of the above */
     size_t bytes;
 };
 
-/* rows_max: T of the largest step. threads: of the compute team. workspace_bytes: what the back end
- * needs, if that is more than the CPU's. RESOURCE_EXHAUSTED with the bytes asked for. */
+/* rows_max: T of the largest step. threads: of the compute team. RESOURCE_EXHAUSTED with the bytes
+ * asked for. */
 enum status scratch_init(struct scratch *scratch, const struct weights *weights, uint32_t rows_max,
-                         uint32_t threads, size_t workspace_bytes, struct error *err) MUST_USE;
+                         uint32_t threads, struct error *err) MUST_USE;
+
+/* Likewise on a device, whose ops need workspace_bytes. */
+enum status scratch_init_on(struct scratch *scratch, struct device *device,
+                            const struct weights *weights, uint32_t rows_max,
+                            size_t workspace_bytes, struct error *err) MUST_USE;
 void scratch_deinit(struct scratch *scratch);
 
 #endif

@@ -17,8 +17,9 @@ static const uint64_t ancestors[ROWS] = {0x1, 0x3, 0x5, 0xb};
 
 /* What the score of the position asked for is: others lie far enough below, and exp is exact
  * enough, for the sum to be its code to within the tolerance. */
-#define SCORE     96.0f
-#define TOLERANCE 1e-3f
+#define SCORE             96.0f
+#define TOLERANCE         1e-3f
+#define TOLERANCE_ROUNDED 1e-2f /* of a device, which rounds queries and weights (mla_tree.h) */
 
 struct attention_test {
     const struct model *model;
@@ -51,37 +52,61 @@ static uint32_t slot_of(const struct attention_test *test, uint32_t position) {
     return test->page[position / page_tok] * page_tok + position % page_tok;
 }
 
+/* Floats of scratch, for the host to fill: NULL, with err, where there is no memory. */
+static float *fill(const struct model *model, float *array, size_t count, struct error *err) {
+    float *memory = device_fill(model->device, array, count * sizeof *array);
+    if (!memory) error_set(err, STATUS_RESOURCE_EXHAUSTED, "no memory for the self-test");
+    return memory;
+}
+
+static enum status filled(const struct model *model, float *array, float *memory, size_t count,
+                          struct error *err) {
+    return device_filled(model->device, array, memory, count * sizeof *array, err);
+}
+
 /* The codes of [begin, begin + rows), through the op that steps use. */
-static void store_codes(struct attention_test *test, uint32_t begin, uint32_t rows) {
+static enum status store_codes(struct attention_test *test, uint32_t begin, uint32_t rows,
+                               struct error *err) {
     const struct model *model = test->model;
     const struct model_spec *spec = &model->weights->spec;
     const uint32_t dim = spec->kv_rank + spec->rope_dim;
-    float *kv = model->scratch->kv;
+    float *kv = fill(model, model->scratch->kv, (size_t)rows * dim, err);
+    if (!kv) return STATUS_RESOURCE_EXHAUSTED;
     for (uint32_t row = 0; row < rows; row++) {
         put_codes(begin + row, 0, dim, 1, kv + (size_t)row * dim);
         for (uint32_t i = 0; begin + row < test->committed && i < spec->kv_rank; i++)
             test->sum[i] += (double)kv[(size_t)row * dim + i];
         test->slot[row] = slot_of(test, begin + row);
     }
+    device_begin(model->device);
+    const uint32_t *slot = device_put(model->device, test->slot, rows * sizeof *slot);
+    enum status status = device_send(model->device, err);
+    if (status == STATUS_OK)
+        status = filled(model, model->scratch->kv, kv, (size_t)rows * dim, err);
+    if (status != STATUS_OK) return status;
+    kv = model->scratch->kv;
     model->backend->kv_store(&(struct kv_store_args){.latent = kv,
                                                      .latent_stride = dim,
                                                      .rope_key = kv + spec->kv_rank,
                                                      .rope_stride = dim,
                                                      .kv = kv_pool_layer(model->kv, 0),
                                                      .kv_dtype = model->kv_dtype,
-                                                     .slot = test->slot,
+                                                     .slot = slot,
                                                      .rows = rows,
                                                      .latent_dim = spec->kv_rank,
                                                      .rope_dim = spec->rope_dim},
                              model->ctx);
+    return STATUS_OK;
 }
 
-static void fill_cache(struct attention_test *test) {
-    for (uint32_t begin = 0; begin < test->tok_count; begin += test->max_rows) {
-        uint32_t left = test->tok_count - begin;
-        store_codes(test, begin, left < test->max_rows ? left : test->max_rows);
+static enum status fill_cache(struct attention_test *test, struct error *err) {
+    enum status status = STATUS_OK;
+    for (uint32_t begin = 0; begin < test->tok_count && status == STATUS_OK;
+         begin += test->max_rows) {
+        status = store_codes(test, begin, min_u32(test->tok_count - begin, test->max_rows), err);
         test->progress->percent = (uint32_t)(50ull * begin / test->tok_count);
     }
+    return status;
 }
 
 /* Which position the query of (row, head) asks for; UINT32_MAX: the mean of all. The first, the
@@ -97,16 +122,21 @@ static uint32_t asked_of(const struct attention_test *test, uint32_t row, uint32
     }
 }
 
-static void fill_queries(const struct attention_test *test) {
+static enum status fill_queries(const struct attention_test *test, struct error *err) {
     const struct model *model = test->model;
     const struct model_spec *spec = &model->weights->spec;
     const uint32_t heads = model->weights->heads;
     const size_t query_dim = spec->nope_dim + spec->rope_dim;
+    struct scratch *s = model->scratch;
+    const size_t latents = (size_t)ROWS * heads * spec->kv_rank, ropes = ROWS * heads * query_dim;
+    float *q_latent = fill(model, s->q_latent, latents, err);
+    float *q = fill(model, s->q, ropes, err);
+    if (!q_latent || !q) return STATUS_RESOURCE_EXHAUSTED;
     const float size = SCORE / (model->softmax_scale * (float)(spec->kv_rank + spec->rope_dim));
     for (uint32_t query = 0; query < ROWS * heads; query++) {
         uint32_t position = asked_of(test, query / heads, query % heads);
-        float *latent = model->scratch->q_latent + (size_t)query * spec->kv_rank;
-        float *rope = model->scratch->q + query * query_dim + spec->nope_dim;
+        float *latent = q_latent + (size_t)query * spec->kv_rank;
+        float *rope = q + query * query_dim + spec->nope_dim;
         if (position != UINT32_MAX) {
             put_codes(position, 0, spec->kv_rank, size, latent);
             put_codes(position, spec->kv_rank, spec->rope_dim, size, rope);
@@ -115,6 +145,8 @@ static void fill_queries(const struct attention_test *test) {
             memset(rope, 0, spec->rope_dim * sizeof *rope);
         }
     }
+    enum status status = filled(model, s->q_latent, q_latent, latents, err);
+    return status == STATUS_OK ? filled(model, s->q, q, ropes, err) : status;
 }
 
 static float expected(const struct attention_test *test, uint32_t row, uint32_t position,
@@ -127,14 +159,16 @@ static float expected(const struct attention_test *test, uint32_t row, uint32_t 
     return (float)(sum / (test->committed + path));
 }
 
-static enum status check_sums(const struct attention_test *test, struct error *err) {
+static enum status check_sums(const struct attention_test *test, const float *sums,
+                              struct error *err) {
+    const float tolerance = test->model->device ? TOLERANCE_ROUNDED : TOLERANCE;
     const uint32_t heads = test->model->weights->heads, dim = test->model->weights->spec.kv_rank;
     for (uint32_t query = 0; query < ROWS * heads; query++) {
         uint32_t row = query / heads, position = asked_of(test, row, query % heads);
-        const float *out = test->model->scratch->o_latent + (size_t)query * dim;
+        const float *out = sums + (size_t)query * dim;
         for (uint32_t i = 0; i < dim; i++) {
             float right = expected(test, row, position, i);
-            if (fabsf(out[i] - right) <= TOLERANCE) continue;
+            if (fabsf(out[i] - right) <= tolerance) continue;
             return error_set(err, STATUS_DATA_LOSS,
                              "self-test attention: over %u tokens, row %u head %u element %u is "
                              "%g where %g is right",
@@ -149,14 +183,26 @@ static enum status run_attention(struct attention_test *test, struct error *err)
     uint32_t page_count = kv_pool_pages(model->kv);
     for (uint32_t i = 0; i * model->page_tok < test->tok_count; i++)
         test->page[i] = page_count - 1 - i;
-    fill_cache(test);
-    fill_queries(test);
+    enum status status = fill_cache(test, err);
+    if (status == STATUS_OK) status = fill_queries(test, err);
+    if (status != STATUS_OK) return status;
     const struct mla_sequence sequence = {.row_count = ROWS,
                                           .committed = test->committed,
                                           .page = test->page,
                                           .ancestors = ancestors};
-    attention_attend(model, kv_pool_layer(model->kv, 0), &sequence, 1);
-    return check_sums(test, err);
+    device_begin(model->device);
+    const struct model_sequences sequences = model_put_sequences(model, &sequence, 1);
+    status = device_send(model->device, err);
+    if (status != STATUS_OK) return status;
+    attention_attend(model, kv_pool_layer(model->kv, 0), &sequences);
+    const size_t count = (size_t)ROWS * model->weights->heads * model->weights->spec.kv_rank;
+    const void *sums;
+    status = device_look(model->device, model->scratch->o_latent, count * sizeof(float), &sums,
+                         err);
+    if (status != STATUS_OK) return status;
+    status = check_sums(test, sums, err);
+    device_looked(model->device, sums);
+    return status;
 }
 
 enum status self_test_attention(const struct model *model, uint32_t context_len, uint32_t max_rows,
@@ -189,7 +235,8 @@ enum status self_test_attention(const struct model *model, uint32_t context_len,
 
 /* ============================== the pool ====================================================== */
 
-#define WORD_STRIDE 4096u
+#define WORD_STRIDE  4096u
+#define MIRROR_BYTES ((size_t)8 << 20) /* of a device, at a time */
 
 typedef bool word_fn(uint8_t *word, uint64_t pattern);
 
@@ -208,52 +255,95 @@ static bool wipe_word(uint8_t *word, uint64_t pattern) {
     return true;
 }
 
+/* Pages of one layer as the host sees them: all of them, or on a device some at a time. */
+struct window {
+    const struct kv_pool *pool;
+    uint32_t layer;
+    uint32_t page_begin, page_count;
+    uint8_t *begin; /* of the first */
+};
+
 /* fn of a page's words: the first, the last, and those at multiples of the stride in its layer, of
  * which each page of the system has one. Returns where in the layer fn first said false;
  * UINT64_MAX: nowhere. */
-static uint64_t visit_page(const struct kv_pool *pool, uint32_t layer, uint32_t page, word_fn *fn) {
-    uint8_t *base = kv_pool_layer(pool, layer);
-    size_t page_bytes = kv_pool_page_bytes(pool);
+static uint64_t visit_page(const struct window *window, uint32_t page, word_fn *fn) {
+    size_t page_bytes = kv_pool_page_bytes(window->pool);
+    size_t begin = window->page_begin * page_bytes;
     size_t at = page * page_bytes, last = at + page_bytes - sizeof(uint64_t);
     for (;;) {
-        if (!fn(base + at, hash_chain(layer + 1ull, at))) return at;
+        if (!fn(window->begin + (at - begin), hash_chain(window->layer + 1ull, at))) return at;
         if (at == last) return UINT64_MAX;
         at = (at / WORD_STRIDE + 1) * WORD_STRIDE;
         if (at > last) at = last;
     }
 }
 
-static enum status read_back(const struct kv_pool *pool, const char *name, uint32_t layer,
-                             struct error *err) {
-    for (uint32_t page = 0; page < kv_pool_pages(pool); page++) {
-        uint64_t at = visit_page(pool, layer, page, has_word);
+static void write_pages(const struct window *window) {
+    for (uint32_t i = 0; i < window->page_count; i++)
+        visit_page(window, window->page_begin + i, write_word);
+}
+
+static enum status read_back(const struct window *window, const char *name, struct error *err) {
+    for (uint32_t i = 0; i < window->page_count; i++) {
+        uint32_t page = window->page_begin + i;
+        uint64_t at = visit_page(window, page, has_word);
         if (at != UINT64_MAX)
             return error_set(err, STATUS_DATA_LOSS,
                              "self-test pool: %s, page %u of %u in layer %u: what was written at "
                              "byte %" PRIu64 " of the layer does not come back",
-                             name, page, kv_pool_pages(pool), layer, at);
-        visit_page(pool, layer, page, wipe_word);
+                             name, page, kv_pool_pages(window->pool), window->layer, at);
+        visit_page(window, page, wipe_word);
     }
     return STATUS_OK;
+}
+
+/* One layer, written (name NULL) or read back and wiped. */
+static enum status visit_layer(const struct kv_pool *pool, uint32_t layer, const char *name,
+                               uint8_t *mirror, struct error *err) {
+    struct device *device = kv_pool_device(pool);
+    const size_t page_bytes = kv_pool_page_bytes(pool);
+    const uint32_t pages = kv_pool_pages(pool);
+    const uint32_t at_a_time = device ? (uint32_t)(MIRROR_BYTES / page_bytes) + 1 : pages;
+    enum status status = STATUS_OK;
+    for (uint32_t page = 0; page < pages && status == STATUS_OK; page += at_a_time) {
+        uint8_t *there = (uint8_t *)kv_pool_layer(pool, layer) + page * page_bytes;
+        const struct window window = {.pool = pool,
+                                      .layer = layer,
+                                      .page_begin = page,
+                                      .page_count = min_u32(pages - page, at_a_time),
+                                      .begin = device ? mirror : there};
+        const size_t bytes = window.page_count * page_bytes;
+        if (device) status = device_read(device, mirror, there, bytes, err);
+        if (status == STATUS_OK && name) status = read_back(&window, name, err);
+        if (status == STATUS_OK && !name) write_pages(&window);
+        if (status == STATUS_OK && device) status = device_write(device, there, mirror, bytes, err);
+    }
+    return status;
 }
 
 enum status self_test_pool(const struct kv_pool *pool, const char *name,
                            struct self_test_progress *progress, struct error *err) {
     uint32_t layers = kv_pool_layers(pool);
+    uint8_t *mirror = NULL;
     progress->percent = 0;
     progress->rung = SELF_TEST_POOL;
     CHECK(kv_pool_page_bytes(pool) % sizeof(uint64_t) == 0); /* words must not overlap */
-    for (uint32_t layer = 0; layer < layers; layer++) {
-        for (uint32_t page = 0; page < kv_pool_pages(pool); page++)
-            visit_page(pool, layer, page, write_word);
+    if (kv_pool_device(pool)) {
+        mirror = malloc(MIRROR_BYTES + kv_pool_page_bytes(pool));
+        if (!mirror)
+            return error_set(err, STATUS_RESOURCE_EXHAUSTED, "no memory for the self-test");
+    }
+    enum status status = STATUS_OK;
+    for (uint32_t layer = 0; layer < layers && status == STATUS_OK; layer++) {
+        status = visit_layer(pool, layer, NULL, mirror, err);
         progress->percent = 50 * (layer + 1) / layers;
     }
-    for (uint32_t layer = 0; layer < layers; layer++) {
-        enum status status = read_back(pool, name, layer, err);
-        if (status != STATUS_OK) return status;
+    for (uint32_t layer = 0; layer < layers && status == STATUS_OK; layer++) {
+        status = visit_layer(pool, layer, name, mirror, err);
         progress->percent = 50 + 50 * (layer + 1) / layers;
     }
-    return STATUS_OK;
+    free(mirror);
+    return status;
 }
 
 /* ============================== collectives =================================================== */
@@ -265,55 +355,90 @@ static float term(uint32_t rank, size_t i) {
     return (float)((rank + 1) * (i % 251 + 1)); /* sums of small integers are exact */
 }
 
-static enum status test_sum(struct comm *comm, float *data, size_t count, struct error *err) {
+/* What scratch->x holds once the collective has ended. */
+static enum status see(const struct model *model, struct comm *comm, const float *there,
+                       size_t count, const void **look_out, struct error *err) {
+    enum status status = comm_wait(comm, err);
+    if (status != STATUS_OK) return status;
+    return device_look(model->device, there, count * sizeof *there, look_out, err);
+}
+
+static enum status test_sum(const struct model *model, struct comm *comm, size_t count,
+                            struct error *err) {
     uint32_t size = comm_size(comm);
+    float *there = model->scratch->x;
+    float *data = fill(model, there, count, err);
+    if (!data) return STATUS_RESOURCE_EXHAUSTED;
     for (size_t i = 0; i < count; i++)
         data[i] = term(comm_rank(comm), i);
-    enum status status = comm_all_reduce(comm, data, count, err);
+    const void *look = NULL;
+    enum status status = filled(model, there, data, count, err);
+    if (status == STATUS_OK) status = comm_all_reduce(comm, there, count, err);
+    if (status == STATUS_OK) status = see(model, comm, there, count, &look, err);
+    const float *sum = look;
     for (size_t i = 0; i < count && status == STATUS_OK; i++) {
         float right = (float)(size * (size + 1) / 2 * (i % 251 + 1));
-        if (data[i] != right)
+        if (sum[i] != right)
             status = error_set(err, STATUS_DATA_LOSS,
                                "self-test collective: element %zu of a sum of %zu over %u ranks is "
                                "%g where %g is right",
-                               i, count, size, (double)data[i], (double)right);
+                               i, count, size, (double)sum[i], (double)right);
     }
+    device_looked(model->device, look);
     return status;
 }
 
-static enum status test_gather(struct comm *comm, float *data, struct error *err) {
-    uint32_t size = comm_size(comm);
-    float mine[SMALL_FLOATS];
+/* The rank's own lies at its place. */
+static enum status test_gather(const struct model *model, struct comm *comm, struct error *err) {
+    const uint32_t size = comm_size(comm), mine = comm_rank(comm) * SMALL_FLOATS;
+    const size_t count = (size_t)size * SMALL_FLOATS;
+    float *there = model->scratch->x;
+    float *data = fill(model, there, count, err);
+    if (!data) return STATUS_RESOURCE_EXHAUSTED;
+    memset(data, 0, count * sizeof *data);
     for (uint32_t i = 0; i < SMALL_FLOATS; i++)
-        mine[i] = term(comm_rank(comm), i);
-    enum status status = comm_all_gather(comm, mine, sizeof mine, data, err);
+        data[mine + i] = term(comm_rank(comm), i);
+    const void *look = NULL;
+    enum status status = filled(model, there, data, count, err);
+    if (status == STATUS_OK)
+        status = comm_all_gather(comm, there + mine, SMALL_FLOATS * sizeof *there, there, err);
+    if (status == STATUS_OK) status = see(model, comm, there, count, &look, err);
+    const float *gathered = look;
     for (uint32_t rank = 0; rank < size && status == STATUS_OK; rank++)
-        for (uint32_t i = 0; i < SMALL_FLOATS; i++)
-            if (data[rank * SMALL_FLOATS + i] != term(rank, i))
-                return error_set(err, STATUS_DATA_LOSS,
-                                 "self-test collective: of a gather over %u ranks, what rank %u "
-                                 "gave is another's",
-                                 size, rank);
+        for (uint32_t i = 0; i < SMALL_FLOATS && status == STATUS_OK; i++)
+            if (gathered[rank * SMALL_FLOATS + i] != term(rank, i))
+                status = error_set(err, STATUS_DATA_LOSS,
+                                   "self-test collective: of a gather over %u ranks, what rank %u "
+                                   "gave is another's",
+                                   size, rank);
+    device_looked(model->device, look);
     return status;
 }
 
-static enum status test_broadcast(struct comm *comm, struct error *err) {
+static enum status test_broadcast(const struct model *model, struct comm *comm, struct error *err) {
     uint32_t root = comm_size(comm) - 1;
-    float word = term(comm_rank(comm), 7);
-    enum status status = comm_broadcast(comm, &word, sizeof word, root, err);
-    if (status != STATUS_OK || word == term(root, 7)) return status;
-    return error_set(err, STATUS_DATA_LOSS,
-                     "self-test collective: a broadcast brings not what rank %u gave", root);
+    float *there = model->scratch->x;
+    float *word = fill(model, there, 1, err);
+    if (!word) return STATUS_RESOURCE_EXHAUSTED;
+    *word = term(comm_rank(comm), 7);
+    const void *look = NULL;
+    enum status status = filled(model, there, word, 1, err);
+    if (status == STATUS_OK) status = comm_broadcast(comm, there, sizeof *there, root, err);
+    if (status == STATUS_OK) status = see(model, comm, there, 1, &look, err);
+    if (status == STATUS_OK && *(const float *)look != term(root, 7))
+        status = error_set(err, STATUS_DATA_LOSS,
+                           "self-test collective: a broadcast brings not what rank %u gave", root);
+    device_looked(model->device, look);
+    return status;
 }
 
 enum status self_test_collective(const struct model *model, uint32_t max_rows, struct comm *comm,
                                  struct error *err) {
-    float *data = model->scratch->x;
     size_t room = (size_t)max_rows * model->weights->spec.hidden;
-    enum status status = test_sum(comm, data, room < SMALL_FLOATS ? room : SMALL_FLOATS, err);
+    enum status status = test_sum(model, comm, room < SMALL_FLOATS ? room : SMALL_FLOATS, err);
     if (status == STATUS_OK)
-        status = test_sum(comm, data, room < LARGE_FLOATS ? room : LARGE_FLOATS, err);
+        status = test_sum(model, comm, room < LARGE_FLOATS ? room : LARGE_FLOATS, err);
     if (status == STATUS_OK && room >= (size_t)SMALL_FLOATS * comm_size(comm))
-        status = test_gather(comm, data, err);
-    return status == STATUS_OK ? test_broadcast(comm, err) : status;
+        status = test_gather(model, comm, err);
+    return status == STATUS_OK ? test_broadcast(model, comm, err) : status;
 }

@@ -6,6 +6,7 @@
 #include <sys/mman.h>
 
 #include "base/check.h"
+#include "device.h"
 
 #define WEIGHT_ALIGN 64u
 
@@ -22,15 +23,33 @@ void weight_plan_deinit(struct weight_plan *plan) {
     free(plan->claimed);
 }
 
+/* NULL: there is none. */
+static void *take_memory(struct weight_plan *plan, const char *what) {
+    void *memory = NULL;
+    if (plan->device) {
+        plan->status = device_take(plan->device, plan->used, what, &memory, plan->err);
+        return memory;
+    }
+    memory = mmap(NULL, plan->used, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    return memory == MAP_FAILED ? NULL : memory;
+}
+
+static void give_memory(const struct weight_plan *plan, void *memory) {
+    if (plan->device)
+        device_give(plan->device, memory);
+    else
+        munmap(memory, plan->used);
+}
+
 void *weight_plan_take_memory(struct weight_plan *plan, const char *what, size_t *bytes_out) {
     *bytes_out = 0;
     if (plan->status != STATUS_OK) return NULL;
     size_t tasks_bytes = plan->task_count * sizeof *plan->task;
-    void *memory = mmap(NULL, plan->used, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1,
-                        0);
+    void *memory = take_memory(plan, what);
     plan->task = malloc(tasks_bytes);
-    if (memory == MAP_FAILED || !plan->task) {
-        if (memory != MAP_FAILED) munmap(memory, plan->used);
+    if (plan->status != STATUS_OK) return NULL;
+    if (!memory || !plan->task) {
+        if (memory) give_memory(plan, memory);
         plan->status = error_set(plan->err, STATUS_RESOURCE_EXHAUSTED,
                                  "no memory for the %s: %llu bytes are needed", what,
                                  (unsigned long long)(plan->used + tasks_bytes));
@@ -107,8 +126,8 @@ enum status weight_plan_run(struct weight_plan *plan, uint32_t threads,
     if (plan->status != STATUS_OK) return plan->status;
     atomic_store(&progress->bytes, 0);
     atomic_store(&progress->bytes_total, plan->read_bytes);
-    enum status status = weight_reader_run(plan->checkpoint, plan->task, plan->task_count, threads,
-                                           progress, plan->err);
-    if (status == STATUS_OK) CHECK(mprotect(memory, memory_bytes, PROT_READ) == 0);
+    enum status status = weight_reader_run(plan->device, plan->checkpoint, plan->task,
+                                           plan->task_count, threads, progress, plan->err);
+    if (status == STATUS_OK && !plan->device) CHECK(mprotect(memory, memory_bytes, PROT_READ) == 0);
     return status;
 }

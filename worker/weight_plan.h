@@ -12,6 +12,7 @@
 
 struct weight_plan {
     const struct safetensors *checkpoint; /* borrowed */
+    struct device *device;                /* whose memory is planned; NULL: the host's */
     bool *claimed;                        /* [tensors] */
     unsigned char *base;                  /* NULL in the first walk */
     uint64_t used;                        /* bytes of it */
@@ -28,9 +29,9 @@ void weight_plan_init(struct weight_plan *plan, const struct safetensors *checkp
 /* Frees all but the memory. */
 void weight_plan_deinit(struct weight_plan *plan);
 
-/* Memory for all that the first walk added up, the caller's to munmap, and the beginning of the
- * second walk. RESOURCE_EXHAUSTED names what it was for ("weights of rank 3"). Pages are touched
- * first by the threads that read. NULL after a failure. */
+/* Memory for all that the first walk added up, the caller's to munmap or to give back to the
+ * device, and the beginning of the second walk. RESOURCE_EXHAUSTED names what it was for ("weights
+ * of rank 3"). Pages are touched first by the threads that read. NULL after a failure. */
 void *weight_plan_take_memory(struct weight_plan *plan, const char *what, size_t *bytes_out);
 
 /* The next `bytes` of the memory; NULL in the first walk. */
@@ -53,8 +54,8 @@ void weight_plan_check_dtype(struct weight_plan *plan, const struct tensor_info 
 /* BF16, F16 or F32. */
 bool weight_plan_is_plain(const struct tensor_info *tensor);
 
-/* Read and pack what was planned, and forbid writing to it: from here on a stray write into a
- * weight is a fault at the place of the bug. The plan's failure, or weight_reader_run's. */
+/* Read and pack what was planned, and on the host forbid writing to it: from here on a stray write
+ * into a weight is a fault at the place of the bug. The plan's failure, or weight_reader_run's. */
 enum status weight_plan_run(struct weight_plan *plan, uint32_t threads,
                             struct weights_progress *progress, void *memory, size_t memory_bytes);
 

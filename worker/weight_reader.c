@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "base/check.h"
+#include "device.h"
 #include "file.h"
 #include "linear/linear_pack.h"
 #include "weight_ahead.h"
@@ -16,11 +17,12 @@
 #define STAGE_ALIGN        64u
 
 struct reader {
+    struct device *device; /* that the weights are for; NULL: the host */
     const struct safetensors *checkpoint;
     const struct weight_task *task; /* [task_count] */
     uint32_t task_count;
-    size_t stage_bytes;
-    int *fd; /* [files], -1 where no task reads the file */
+    size_t stage_bytes, packed_bytes; /* of the largest bite: read, and packed */
+    int *fd;                          /* [files], -1 where no task reads the file */
     struct weights_progress *progress;
     struct weight_ahead ahead;
     _Atomic uint32_t next; /* task not yet taken */
@@ -30,11 +32,17 @@ struct reader {
     struct error error; /* the first one */
 };
 
+/* What one thread works with. */
+struct desk {
+    unsigned char *stage;       /* to read into */
+    struct device_stage *there; /* to pack into, where that is for a device; NULL: not */
+};
+
 static enum status open_files(struct reader *reader, struct error *err);
 static enum status check_files(const struct reader *reader, struct error *err);
 static void *run_thread(void *arg);
 static enum status run_task(struct reader *reader, const struct weight_task *task,
-                            unsigned char *stage, struct error *err);
+                            const struct desk *desk, struct error *err);
 
 static size_t align_stage(size_t bytes) {
     return (bytes + STAGE_ALIGN - 1) / STAGE_ALIGN * STAGE_ALIGN;
@@ -62,11 +70,38 @@ static size_t staged_bytes(const struct weight_task *task) {
     return staged_data_bytes(task) + staged_scale_bytes(task) + align_stage(widened);
 }
 
-enum status weight_reader_run(const struct safetensors *checkpoint, struct weight_task *tasks,
-                              uint32_t task_count, uint32_t threads,
+/* A bite as it is packed: `data`, behind it `more`. Rows of a vector or table are as they are. */
+struct packed {
+    size_t data_bytes, more_bytes;
+    size_t data_at, more_at; /* where they begin in the whole */
+};
+
+static struct packed packed_of(const struct weight_task *bite) {
+    const uint32_t rows = bite->row_count, begin = bite->row_begin, width = bite->column_count;
+    const size_t value_bytes = bite->format == LINEAR_BF16 ? sizeof(bf16) : sizeof(float);
+    switch (bite->kind) {
+    case WEIGHT_TASK_LINEAR: break;
+    case WEIGHT_TASK_KV_B:
+        return (struct packed){
+            .data_bytes = linear_data_bytes(bite->format, bite->columns, bite->nope_dim),
+            .more_bytes = linear_data_bytes(bite->format, bite->rows - bite->nope_dim,
+                                            bite->columns)};
+    case WEIGHT_TASK_ROWS:
+        return (struct packed){.data_bytes = rows * width * value_bytes,
+                               .data_at = begin * width * value_bytes};
+    }
+    return (struct packed){.data_bytes = linear_data_bytes(bite->format, rows, width),
+                           .more_bytes = linear_scale_bytes(bite->format, rows, width),
+                           .data_at = linear_data_bytes(bite->format, begin, width),
+                           .more_at = linear_scale_bytes(bite->format, begin, width)};
+}
+
+enum status weight_reader_run(struct device *device, const struct safetensors *checkpoint,
+                              struct weight_task *tasks, uint32_t task_count, uint32_t threads,
                               struct weights_progress *progress, struct error *err) {
     CHECK(threads > 0);
-    struct reader reader = {.checkpoint = checkpoint,
+    struct reader reader = {.device = device,
+                            .checkpoint = checkpoint,
                             .task = tasks,
                             .task_count = task_count,
                             .progress = progress,
@@ -75,6 +110,9 @@ enum status weight_reader_run(const struct safetensors *checkpoint, struct weigh
         struct weight_task bite = weight_task_first_bite(&tasks[i]);
         size_t bytes = staged_bytes(&bite);
         if (bytes > reader.stage_bytes) reader.stage_bytes = bytes;
+        const struct packed packed = packed_of(&bite);
+        bytes = packed.data_bytes + packed.more_bytes;
+        if (bytes > reader.packed_bytes) reader.packed_bytes = bytes;
     }
     qsort(tasks, task_count, sizeof *tasks, weight_task_by_place);
     reader.status = open_files(&reader, &reader.error);
@@ -147,14 +185,13 @@ static void report(struct reader *reader, enum status status, const struct error
 static void *run_thread(void *arg) {
     struct reader *reader = arg;
     struct error error = {.code = STATUS_OK};
-    unsigned char *stage = aligned_alloc(STAGE_ALIGN, reader->stage_bytes + STAGE_ALIGN);
-    if (!stage) {
-        report(reader,
-               error_set(&error, STATUS_RESOURCE_EXHAUSTED,
-                         "no memory for %zu bytes to read weights through", reader->stage_bytes),
-               &error);
-        return NULL;
-    }
+    struct desk desk = {.stage = aligned_alloc(STAGE_ALIGN, reader->stage_bytes + STAGE_ALIGN)};
+    enum status opened = device_stage_open(reader->device, reader->packed_bytes, &desk.there,
+                                           &error);
+    if (!desk.stage)
+        opened = error_set(&error, STATUS_RESOURCE_EXHAUSTED,
+                           "no memory for %zu bytes to read weights through", reader->stage_bytes);
+    if (opened != STATUS_OK) report(reader, opened, &error);
     while (!atomic_load(&reader->stop)) {
         uint32_t i = atomic_fetch_add(&reader->next, 1);
         if (i >= reader->task_count) break;
@@ -162,10 +199,11 @@ static void *run_thread(void *arg) {
         enum status status = atomic_load(&reader->progress->cancel)
                                  ? error_set(&error, STATUS_CANCELLED,
                                              "loading the weights was cancelled")
-                                 : run_task(reader, &reader->task[i], stage, &error);
+                                 : run_task(reader, &reader->task[i], &desk, &error);
         if (status != STATUS_OK) report(reader, status, &error);
     }
-    free(stage);
+    device_stage_close(reader->device, &desk.there);
+    free(desk.stage);
     return NULL;
 }
 
@@ -311,8 +349,14 @@ static enum status stage_values(const struct reader *reader, const struct weight
     return STATUS_OK;
 }
 
+/* Where a bite's rows are packed to: from row_begin on, of so many. */
+struct place {
+    void *data, *more;
+    uint32_t rows, row_begin;
+};
+
 static enum status run_linear(const struct reader *reader, const struct weight_task *task,
-                              unsigned char *stage, struct error *err) {
+                              unsigned char *stage, const struct place *place, struct error *err) {
     const unsigned char *data, *groups;
     size_t stride;
     unsigned char *scales = stage + staged_data_bytes(task);
@@ -324,19 +368,19 @@ static enum status run_linear(const struct reader *reader, const struct weight_t
     switch (task->format) {
     case LINEAR_F32:
     case LINEAR_BF16:
-        finite = linear_pack_rows(task->format, task->data, task->rows, task->column_count, data,
-                                  stride, task->row_begin, task->row_count);
+        finite = linear_pack_rows(task->format, place->data, place->rows, task->column_count, data,
+                                  stride, place->row_begin, task->row_count);
         break;
     case LINEAR_INT4:
-        linear_pack_int4(task->data, task->more, task->rows, task->column_count, data, stride,
-                         (const bf16 *)groups, weight_task_group_grid(task).stride, task->row_begin,
-                         task->row_count);
+        linear_pack_int4(place->data, place->more, place->rows, task->column_count, data, stride,
+                         (const bf16 *)groups, weight_task_group_grid(task).stride,
+                         place->row_begin, task->row_count);
         break;
     case LINEAR_FP8:
         finite = linear_pack_fp8(
-            task->data, task->more, task->rows, task->column_count, task->column_begin % FP8_BLOCK,
-            data, stride, (const float *)(const void *)scales, weight_task_block_grid(task).stride,
-            task->row_begin, task->row_count);
+            place->data, place->more, place->rows, task->column_count,
+            task->column_begin % FP8_BLOCK, data, stride, (const float *)(const void *)scales,
+            weight_task_block_grid(task).stride, place->row_begin, task->row_count);
         break;
     }
     if (finite) return STATUS_OK;
@@ -347,45 +391,75 @@ static enum status run_linear(const struct reader *reader, const struct weight_t
 
 /* A head's rows are N of W_UK, [N, R], and V of W_UV, [V, R]. */
 static enum status run_kv_b(const struct reader *reader, const struct weight_task *task,
-                            unsigned char *stage, struct error *err) {
+                            unsigned char *stage, const struct place *place, struct error *err) {
     const unsigned char *rows;
     size_t stride;
     enum status status = stage_values(reader, task, stage, &rows, &stride, err);
     if (status != STATUS_OK) return status;
     uint32_t value_dim = task->rows - task->nope_dim;
-    linear_pack_transposed(task->format, task->data, task->columns, task->nope_dim, rows, stride);
-    (void)linear_pack_rows(task->format, task->more, value_dim, task->columns,
+    linear_pack_transposed(task->format, place->data, task->columns, task->nope_dim, rows, stride);
+    (void)linear_pack_rows(task->format, place->more, value_dim, task->columns,
                            rows + task->nope_dim * stride, stride, 0, value_dim); /* looked at */
     return STATUS_OK;
 }
 
 static enum status run_rows(const struct reader *reader, const struct weight_task *task,
-                            unsigned char *stage, struct error *err) {
+                            unsigned char *stage, const struct place *place, struct error *err) {
     const unsigned char *rows;
     size_t stride;
     enum status status = stage_values(reader, task, stage, &rows, &stride, err);
     if (status == STATUS_OK)
-        memcpy((unsigned char *)task->data + task->row_begin * stride, rows,
+        memcpy((unsigned char *)place->data + place->row_begin * stride, rows,
                task->row_count * stride);
     return status;
 }
 
-static enum status run_bite(const struct reader *reader, const struct weight_task *bite,
-                            unsigned char *stage, struct error *err) {
+static enum status pack_bite(const struct reader *reader, const struct weight_task *bite,
+                             unsigned char *stage, const struct place *place, struct error *err) {
     switch (bite->kind) {
-    case WEIGHT_TASK_LINEAR: return run_linear(reader, bite, stage, err);
-    case WEIGHT_TASK_KV_B: return run_kv_b(reader, bite, stage, err);
+    case WEIGHT_TASK_LINEAR: return run_linear(reader, bite, stage, place, err);
+    case WEIGHT_TASK_KV_B: return run_kv_b(reader, bite, stage, place, err);
     case WEIGHT_TASK_ROWS: break;
     }
-    return run_rows(reader, bite, stage, err);
+    return run_rows(reader, bite, stage, place, err);
+}
+
+/* On the host in its place among the rows; for a device by itself, as a weight of so many rows: it
+ * is whole panels of the whole, or its end. */
+static enum status run_bite(const struct reader *reader, const struct weight_task *bite,
+                            const struct desk *desk, struct error *err) {
+    if (!desk->there)
+        return pack_bite(reader, bite, desk->stage,
+                         &(struct place){.data = bite->data,
+                                         .more = bite->more,
+                                         .rows = bite->rows,
+                                         .row_begin = bite->row_begin},
+                         err);
+    const struct device_ops *ops = reader->device->ops;
+    const struct packed packed = packed_of(bite);
+    unsigned char *memory = ops->stage_memory(desk->there);
+    /* Fresh memory of the host is zero where no row is. */
+    memset(memory, 0, packed.data_bytes + packed.more_bytes);
+    enum status status = pack_bite(reader, bite, desk->stage,
+                                   &(struct place){.data = memory,
+                                                   .more = memory + packed.data_bytes,
+                                                   .rows = bite->row_count},
+                                   err);
+    if (status == STATUS_OK)
+        status = ops->stage_send(desk->there, 0, packed.data_bytes,
+                                 (unsigned char *)bite->data + packed.data_at, err);
+    if (status == STATUS_OK && packed.more_bytes > 0)
+        status = ops->stage_send(desk->there, packed.data_bytes, packed.more_bytes,
+                                 (unsigned char *)bite->more + packed.more_at, err);
+    return status;
 }
 
 static enum status run_task(struct reader *reader, const struct weight_task *task,
-                            unsigned char *stage, struct error *err) {
+                            const struct desk *desk, struct error *err) {
     struct weight_task bite = weight_task_first_bite(task);
     enum status status;
     do {
-        status = run_bite(reader, &bite, stage, err);
+        status = run_bite(reader, &bite, desk, err);
     } while (status == STATUS_OK && weight_task_next_bite(task, &bite));
     if (status == STATUS_OK) atomic_fetch_add(&reader->progress->bytes, weight_task_bytes(task));
     return status;

@@ -9,6 +9,7 @@
 #include <sys/mman.h>
 
 #include "base/check.h"
+#include "device.h"
 #include "shard.h"
 #include "weight_plan.h"
 
@@ -29,30 +30,35 @@ struct stored {
 /* `weights` is first, so that the caller's pointer is this one's. */
 struct loaded {
     struct weights weights;
-    void *memory; /* of all packed weights, vectors and the embedding */
+    struct device *device; /* whose memory; NULL: the host's */
+    void *memory;          /* of all packed weights, vectors and the embedding */
     size_t memory_bytes;
     struct moe_expert *experts; /* [layers, E] */
+    void *experts_there;        /* on the device; NULL on the host */
 };
 
 static void plan_model(struct planner *planner, struct loaded *loaded);
 static void check_unclaimed(struct planner *planner);
 static void take_memory(struct planner *planner, struct loaded *loaded);
+static enum status place_experts(struct loaded *loaded, struct error *err);
 
-enum status weights_load(const struct model_spec *spec, const struct safetensors *checkpoint,
-                         uint32_t rank, uint32_t tp, uint32_t threads,
-                         struct weights_progress *progress, struct weights **weights_out,
-                         struct error *err) {
+enum status weights_load(struct device *device, const struct model_spec *spec,
+                         const struct safetensors *checkpoint, uint32_t rank, uint32_t tp,
+                         uint32_t threads, struct weights_progress *progress,
+                         struct weights **weights_out, struct error *err) {
     enum status status = model_spec_check_tp(spec, tp, err);
     if (status != STATUS_OK) return status;
     CHECK(rank < tp);
     struct loaded *loaded = calloc(1, sizeof *loaded);
     CHECK(loaded);
     struct weights *weights = &loaded->weights;
+    loaded->device = device;
     weights->spec = *spec;
     weights->layer = calloc(spec->layers, sizeof *weights->layer);
     loaded->experts = calloc((size_t)spec->layers * spec->experts, sizeof *loaded->experts);
     struct planner planner = {.spec = spec, .rank = rank, .tp = tp};
     weight_plan_init(&planner.plan, checkpoint, err);
+    planner.plan.device = device;
     CHECK(weights->layer && loaded->experts);
 
     plan_model(&planner, loaded);
@@ -62,6 +68,7 @@ enum status weights_load(const struct model_spec *spec, const struct safetensors
     status = weight_plan_run(&planner.plan, threads, progress, loaded->memory,
                              loaded->memory_bytes);
     weight_plan_deinit(&planner.plan);
+    if (status == STATUS_OK) status = place_experts(loaded, err);
     if (status != STATUS_OK) {
         weights_destroy(&weights);
         return status;
@@ -73,7 +80,12 @@ enum status weights_load(const struct model_spec *spec, const struct safetensors
 void weights_destroy(struct weights **weights) {
     struct loaded *loaded = (struct loaded *)*weights;
     if (!loaded) return;
-    if (loaded->memory) munmap(loaded->memory, loaded->memory_bytes);
+    if (loaded->device) {
+        device_give(loaded->device, loaded->experts_there);
+        device_give(loaded->device, loaded->memory);
+    } else if (loaded->memory) {
+        munmap(loaded->memory, loaded->memory_bytes);
+    }
     free(loaded->experts);
     free(loaded->weights.layer);
     free(loaded);
@@ -86,11 +98,29 @@ static void take_memory(struct planner *planner, struct loaded *loaded) {
     loaded->memory = weight_plan_take_memory(&planner->plan, what, &loaded->memory_bytes);
     if (!loaded->memory) return;
     /* Fewer TLB misses; fine without. */
-    (void)madvise(loaded->memory, loaded->memory_bytes, MADV_HUGEPAGE);
+    if (!loaded->device) (void)madvise(loaded->memory, loaded->memory_bytes, MADV_HUGEPAGE);
     const struct model_spec *spec = planner->spec;
     loaded->weights.bytes = loaded->memory_bytes + sizeof *loaded +
                             spec->layers * sizeof *loaded->weights.layer +
                             (uint64_t)spec->layers * spec->experts * sizeof *loaded->experts;
+}
+
+/* Which experts there are is itself read by an op. */
+static enum status place_experts(struct loaded *loaded, struct error *err) {
+    const struct model_spec *spec = &loaded->weights.spec;
+    size_t count = (size_t)spec->layers * spec->experts;
+    enum status status = STATUS_OK;
+    if (loaded->device && count > 0) {
+        size_t bytes = count * sizeof *loaded->experts;
+        status = device_take(loaded->device, bytes, "experts", &loaded->experts_there, err);
+        if (status == STATUS_OK)
+            status = device_write(loaded->device, loaded->experts_there, loaded->experts, bytes,
+                                  err);
+    }
+    const struct moe_expert *first = loaded->device ? loaded->experts_there : loaded->experts;
+    for (uint32_t layer = 0; layer < spec->layers && status == STATUS_OK; layer++)
+        loaded->weights.layer[layer].experts_of_ops = first + (size_t)layer * spec->experts;
+    return status;
 }
 
 /* The tensor `module` + `suffix` in whichever layout the checkpoint has, claimed; NULL if there is

@@ -21,23 +21,26 @@
 #include "moe_experts/moe_experts.h"
 #include "safetensors.h"
 
+struct device;
+
 struct layer_weights {
     const float *input_norm, *post_norm; /* [D] */
     /* q_rank > 0: x -> q_a -> q_a_norm -> q_b.  q_rank == 0: x -> q_b, and q_a is empty. */
-    struct linear_weight q_a;         /* [q_rank, D] */
-    const float *q_a_norm;            /* [q_rank] */
-    struct linear_weight q_b;         /* [H (N + P), q_rank or D] */
-    struct linear_weight kv_a;        /* [R + P, D] */
-    const float *kv_a_norm;           /* [R] */
-    struct linear_weight w_uk;        /* batch H of [R, N]: latent from q_nope (kv_b^T) */
-    struct linear_weight w_uv;        /* batch H of [V, R]: value from latent */
-    struct linear_weight o;           /* [D, H V] */
-    bool dense;                       /* a plain MLP; below the router onwards is empty */
-    struct linear_weight mlp_gate_up; /* dense or shared: [2 F, D], gate rows then up rows */
-    struct linear_weight mlp_down;    /* [D, F]; n == 0 where there is no shared expert */
-    struct linear_weight router;      /* [E, D] */
-    const float *router_bias;         /* [E], NULL if the checkpoint's kind has none */
-    const struct moe_expert *experts; /* [E] */
+    struct linear_weight q_a;                /* [q_rank, D] */
+    const float *q_a_norm;                   /* [q_rank] */
+    struct linear_weight q_b;                /* [H (N + P), q_rank or D] */
+    struct linear_weight kv_a;               /* [R + P, D] */
+    const float *kv_a_norm;                  /* [R] */
+    struct linear_weight w_uk;               /* batch H of [R, N]: latent from q_nope (kv_b^T) */
+    struct linear_weight w_uv;               /* batch H of [V, R]: value from latent */
+    struct linear_weight o;                  /* [D, H V] */
+    bool dense;                              /* a plain MLP; below the router onwards is empty */
+    struct linear_weight mlp_gate_up;        /* dense or shared: [2 F, D], gate rows then up rows */
+    struct linear_weight mlp_down;           /* [D, F]; n == 0 where there is no shared expert */
+    struct linear_weight router;             /* [E, D] */
+    const float *router_bias;                /* [E], NULL if the checkpoint's kind has none */
+    const struct moe_expert *experts;        /* [E] */
+    const struct moe_expert *experts_of_ops; /* where ops find them: the same, or on the device */
 };
 
 struct weights {
@@ -62,12 +65,12 @@ struct weights_progress {
     _Atomic int cancel; /* set to stop loading: CANCELLED */
 };
 
-/* threads: of reading and packing. progress must outlive the call. err names the tensor and file,
- * what was found and what is accepted. */
-enum status weights_load(const struct model_spec *spec, const struct safetensors *checkpoint,
-                         uint32_t rank, uint32_t tp, uint32_t threads,
-                         struct weights_progress *progress, struct weights **weights_out,
-                         struct error *err) MUST_USE;
+/* Into the device's memory, or with NULL the host's. threads: of reading and packing. progress must
+ * outlive the call. err names the tensor and file, what was found and what is accepted. */
+enum status weights_load(struct device *device, const struct model_spec *spec,
+                         const struct safetensors *checkpoint, uint32_t rank, uint32_t tp,
+                         uint32_t threads, struct weights_progress *progress,
+                         struct weights **weights_out, struct error *err) MUST_USE;
 void weights_destroy(struct weights **weights);
 
 #endif

@@ -1,5 +1,6 @@
 #include "worker_config.h"
 
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -132,16 +133,28 @@ static enum status plan_numa(struct worker_config *config, const char *flag, str
     return numa_plan(NUMA_ROOT, &allowed, &request, &config->numa, err);
 }
 
+/* flag: cpu, cuda or cuda:N, the table's row says so. Ranks of one machine have a GPU each. */
+static enum status choose_device(struct worker_config *config, const char *flag,
+                                 struct error *err) {
+    config->cuda = strcmp(flag, "cpu") != 0;
+    const char *colon = strchr(flag, ':');
+    config->gpu = colon ? (uint32_t)strtoul(colon + 1, NULL, 10) : config->rank;
+    if (!config->cuda || config->device_bytes == 0) return STATUS_OK;
+    return error_set(err, STATUS_FAILED_PRECONDITION,
+                     "--device-memory: found %" PRIu64 " with --device cuda, accepted: none; a GPU "
+                     "says itself how much it has",
+                     config->device_bytes);
+}
+
 /* What is well said but cannot be had: exit code 78, not 64. */
 static enum status check(struct worker_config *config, const struct raw_flags *raw,
                          struct worker_identity *identity, struct error *err) {
-    if (strcmp(raw->device, "cuda") == 0)
-        return error_set(err, STATUS_FAILED_PRECONDITION,
-                         "--device: found \"cuda\", which this build does not have; accepted: cpu");
     enum status status = worker_config_identify(environment, identity, err);
     if (status != STATUS_OK) return status;
     config->rank = identity->rank;
     config->tp = identity->tp;
+    status = choose_device(config, raw->device, err);
+    if (status != STATUS_OK) return status;
     status = plan_numa(config, raw->numa, err);
     if (status == STATUS_OK && config->threads == 0)
         config->threads = cpus_share(config->numa.cpu_count, config->numa.ranks, config->tp);

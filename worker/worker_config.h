@@ -15,6 +15,7 @@
 #define ESPALIER_WORKER_CONFIG_H
 
 #include "base/log.h"
+#include "device.h"
 #include "numa.h"
 #include "run_dir.h"
 
@@ -28,7 +29,10 @@ struct worker_config {
     uint32_t draft_window;        /* 0: all of the context */
     uint32_t rank, tp;
     uint32_t threads;
-    struct numa_choice numa;     /* to be bound */
+    struct numa_choice numa; /* to be bound */
+    bool cuda;               /* compute on a GPU, of this number: */
+    uint32_t gpu;
+    struct device *device;       /* it, once main has opened it; NULL: the CPU */
     uint64_t device_bytes;       /* that this rank has; 0: as much as the machine */
     const char *log_dir;         /* NULL: the run directory */
     uint32_t linger_ms;          /* outlive the coordinator so long */

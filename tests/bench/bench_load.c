@@ -168,7 +168,7 @@ static struct load load(const struct bench *bench) {
     if (fd >= 0) close(fd);
     uint64_t before_kb = status_kb("VmRSS:");
     int64_t begin_ns = clock_now_ns();
-    if (weights_load(&bench->spec, bench->checkpoint, bench->rank, bench->tp, bench->threads,
+    if (weights_load(NULL, &bench->spec, bench->checkpoint, bench->rank, bench->tp, bench->threads,
                      &progress, &weights, &err) != STATUS_OK)
         fail(bench->model, err.text);
     double seconds = (double)(clock_now_ns() - begin_ns) / 1e9;

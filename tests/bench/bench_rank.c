@@ -116,7 +116,8 @@ static struct weights *load(const char *model, uint32_t rank, uint32_t tp, uint3
     enum status status = model_spec_load(model, &spec, &err);
     if (status == STATUS_OK) status = safetensors_open(model, &checkpoint, &err);
     if (status == STATUS_OK)
-        status = weights_load(&spec, checkpoint, rank, tp, threads, &progress, &weights, &err);
+        status = weights_load(NULL, &spec, checkpoint, rank, tp, threads, &progress, &weights,
+                              &err);
     REQUIRE(status == STATUS_OK, "%s", err.text);
     safetensors_close(&checkpoint);
     return weights;

@@ -395,7 +395,7 @@ static void hopeless_workers_end_the_group(void **state) {
     const char *serve[] = {"serve", "--run-dir", dir, "--device", "cuda", NULL};
     processes_run(&result, NULL, "espalier", serve);
     assert_int_equal(result.exit_code, 78);
-    assert_non_null(strstr(result.err, "--device: found \"cuda\""));
+    assert_non_null(strstr(result.err, "espalier-worker: --device")); /* this build, or machine */
     assert_int_equal(processes_count(dir), 0);
     processes_remove_dir(dir);
     remove(log);

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "base/hash.h"
+#include "device.h"
 
 #define RIG_GENERATION  7u
 #define RIG_PIECES_MAX  RIG_SLOTS
@@ -37,7 +38,8 @@ static struct {
     uint32_t token[PLAN_ROWS_MAX], parent[PLAN_ROWS_MAX];
 } planned;
 
-static struct weights *load_weights(const struct rig_options *options, uint32_t rank);
+static struct weights *load_weights(struct device *device, const struct rig_options *options,
+                                    uint32_t rank);
 static struct drafter_weights *load_drafter(const struct rig_options *options, uint32_t rank,
                                             const struct model_spec *target);
 static void plan_rows(struct step_plan *plan, const struct rig_piece *piece);
@@ -49,10 +51,16 @@ static void plan_penalties(struct step_plan *plan, struct plan_sequence *sequenc
                            const struct rig_penalties *penalties);
 static void await_rank(pid_t pid, uint32_t rank);
 
+static const struct comm_kind *kind_of(const struct rig_options *options) {
+    return options->comm ? options->comm : &comm_host;
+}
+
 struct rig *rig_open(const struct rig_options *options, uint32_t rank, const struct comm_key *key) {
     struct rig *rig = calloc(1, sizeof *rig);
     struct error err;
-    rig->weights = load_weights(options, rank);
+    if (options->open_device) rig->device = options->open_device();
+    device_enter(rig->device);
+    rig->weights = load_weights(rig->device, options, rank);
     if (options->drafter) rig->drafter = load_drafter(options, rank, &rig->weights->spec);
     rig->options = *options;
     uint32_t pages = (options->context_len + options->page_tok - 1) / options->page_tok;
@@ -72,16 +80,12 @@ struct rig *rig_open(const struct rig_options *options, uint32_t rank, const str
         .shadow_hash = options->shadow_hash,
         .drafter = rig->drafter,
         .draft_window = options->draft_window,
-        .backend = options->backend,
-        .device = options->device,
-        .workspace_bytes = options->workspace_bytes
-                               ? options->workspace_bytes(rig->weights, options)
-                               : 0,
+        .device = rig->device,
     };
     REQUIRE(engine_create(rig->weights, &engine, &rig->engine, &err) == STATUS_OK, "%s", err.text);
     struct comm *comm = NULL;
     const struct comm_key no_key = {.bytes = 0};
-    REQUIRE(comm_join(&comm_host, key ? key : &no_key, rank, options->tp, RIG_GENERATION,
+    REQUIRE(comm_join(kind_of(options), key ? key : &no_key, rank, options->tp, RIG_GENERATION,
                       RIG_WAIT_S * 1000, NULL, &comm, &err) == STATUS_OK,
             "%s", err.text);
     engine_set_group(rig->engine, RIG_GENERATION, comm);
@@ -99,6 +103,7 @@ void rig_close(struct rig **rig) {
     engine_destroy(&(*rig)->engine);
     drafter_weights_destroy(&(*rig)->drafter);
     weights_destroy(&(*rig)->weights);
+    device_close(&(*rig)->device);
     for (uint32_t slot = 0; slot < RIG_SLOTS; slot++)
         free((*rig)->slot[slot].page);
     free((*rig)->page_taken);
@@ -109,7 +114,8 @@ void rig_close(struct rig **rig) {
 void rig_restart(struct rig *rig) {
     const struct comm_key no_key = {.bytes = 0};
     struct comm *comm = NULL;
-    REQUIRE(comm_join(&comm_host, &no_key, 0, 1, RIG_GENERATION, 0, NULL, &comm, NULL) == STATUS_OK,
+    REQUIRE(comm_join(kind_of(&rig->options), &no_key, 0, 1, RIG_GENERATION, 0, NULL, &comm,
+                      NULL) == STATUS_OK,
             "join");
     engine_set_group(rig->engine, RIG_GENERATION, comm);
     rig->step = 0;
@@ -243,7 +249,7 @@ void rig_fork_ranks(const struct rig_options *options,
     struct comm_key key;
     struct error err;
     pid_t pid[TP_MAX];
-    REQUIRE(comm_seed_create(&comm_host, options->tp, RIG_GENERATION, &seed, &key, &err) ==
+    REQUIRE(comm_seed_create(kind_of(options), options->tp, RIG_GENERATION, &seed, &key, &err) ==
                 STATUS_OK,
             "%s", err.text);
     fflush(NULL);
@@ -282,7 +288,8 @@ uint32_t rig_vocab(const struct rig *rig) {
     return rig->weights->spec.vocab;
 }
 
-static struct weights *load_weights(const struct rig_options *options, uint32_t rank) {
+static struct weights *load_weights(struct device *device, const struct rig_options *options,
+                                    uint32_t rank) {
     const char *directory = options->model ? options->model : rig_path("deploy/model");
     struct model_spec spec;
     struct safetensors *checkpoint = NULL;
@@ -293,7 +300,8 @@ static struct weights *load_weights(const struct rig_options *options, uint32_t 
     if (status == STATUS_OK) status = model_spec_check_tp(&spec, options->tp, &err);
     if (status == STATUS_OK) status = safetensors_open(directory, &checkpoint, &err);
     if (status == STATUS_OK)
-        status = weights_load(&spec, checkpoint, rank, options->tp, 1, &progress, &weights, &err);
+        status = weights_load(device, &spec, checkpoint, rank, options->tp, 1, &progress, &weights,
+                              &err);
     REQUIRE(status == STATUS_OK, "%s", err.text);
     safetensors_close(&checkpoint);
     return weights;

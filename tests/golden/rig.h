@@ -25,9 +25,8 @@ struct rig_options {
     enum activation_dtype activation_dtype;
     enum prefill_form prefill_form;
     bool shadow_hash;
-    const struct backend *backend; /* NULL: the CPU's; its workspace below */
-    const struct kernel_device *device;
-    size_t (*workspace_bytes)(const struct weights *weights, const struct rig_options *options);
+    struct device *(*open_device)(void); /* that computes, in the rank's process; NULL: the CPU */
+    const struct comm_kind *comm;        /* how ranks meet; NULL: over shared memory */
 };
 
 struct rig_slot {
@@ -38,6 +37,7 @@ struct rig_slot {
 
 struct rig {
     struct rig_options options;
+    struct device *device; /* NULL: the CPU */
     struct weights *weights;
     struct drafter_weights *drafter; /* NULL without one */
     struct engine *engine;

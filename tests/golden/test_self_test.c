@@ -318,16 +318,17 @@ static void times_are_of_all_bytes_or_none(void **state) {
     (void)state;
     static const uint32_t page[] = {7, 3, 39, 0};
     struct rig rig;
+    struct error err;
     rig_init(&rig, &usual);
     struct control_examine order = {.generation = 1, .page = page, .page_count = 4, .rows = 8};
     struct examine_report report = {0};
-    inspection_time(&rig.model, usual.max_rows, &order, &report);
+    assert_int_equal(inspection_time(&rig.model, usual.max_rows, &order, &report, &err), STATUS_OK);
     assert_int_equal(report.attention_bytes, 4 * kv_pool_page_bytes(rig.kv));
     assert_int_equal(report.read_bytes, report.attention_bytes);
     assert_true(report.attention_ns > 0 && report.read_ns > 0);
     order.rows = TREE_ROWS_MAX; /* as many as the pages hold: nothing is before them */
     report = (struct examine_report){0};
-    inspection_time(&rig.model, usual.max_rows, &order, &report);
+    assert_int_equal(inspection_time(&rig.model, usual.max_rows, &order, &report, &err), STATUS_OK);
     assert_int_equal(report.attention_bytes, 0);
     rig_deinit(&rig);
 }

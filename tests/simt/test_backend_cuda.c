@@ -81,11 +81,11 @@ static void make(struct model_of *model, const struct shape *shape) {
             .down = weight(shape->expert_format, shape->hidden, shape->expert_width)};
 }
 
-static const struct backend_cuda_bounds few = {.rows_max = 96,
-                                               .sequences_max = 9,
-                                               .positions_max = 700,
-                                               .activation = KERNEL_BF16,
-                                               .kv_dtype = KERNEL_BF16};
+static const struct device_bounds few = {.rows_max = 96,
+                                         .sequences_max = 5,
+                                         .positions_max = 700,
+                                         .activation = KERNEL_BF16,
+                                         .kv_dtype = KERNEL_BF16};
 
 static size_t larger(size_t a, size_t b) {
     return a > b ? a : b;
@@ -93,7 +93,7 @@ static size_t larger(size_t a, size_t b) {
 
 /* What the calls of a step of `rows` rows need, as worker/attention.c, moe.c and sampler.c make
  * them. */
-static size_t needed(const struct weights *weights, const struct backend_cuda_bounds *bounds,
+static size_t needed(const struct weights *weights, const struct device_bounds *bounds,
                      uint32_t rows, const struct kernel_device *device) {
     static const float routed;
     const uint32_t segments = 8 / weights->tp;
@@ -158,25 +158,25 @@ static void workspace_is_what_the_greediest_call_needs(void **state) {
         for (size_t d = 0; d < SIMT_DEVICES; d++)
             for (enum kernel_dtype activation = KERNEL_F32; activation <= KERNEL_BF16;
                  activation++) {
-                struct backend_cuda_bounds bounds = few;
+                struct device_bounds bounds = few;
                 size_t bytes, all = 0;
                 bounds.activation = activation;
                 make(&model, &shapes[i]);
                 for (uint32_t rows = 1; rows <= bounds.rows_max; rows++)
                     all = larger(all, needed(&model.weights, &bounds, rows, &simt_devices[d]));
-                assert_int_equal(backend_cuda_workspace_bytes(&model.weights, &bounds,
-                                                              &simt_devices[d], &bytes, &err),
+                assert_int_equal(backend_cuda_workspace_bytes(&simt_devices[d], &model.weights,
+                                                              &bounds, &bytes, &err),
                                  STATUS_OK);
                 assert_int_equal(bytes, all);
             }
 }
 
-static void refuse(const struct model_of *model, const struct backend_cuda_bounds *bounds,
+static void refuse(const struct model_of *model, const struct device_bounds *bounds,
                    const char *said) {
     struct error err;
     size_t bytes;
     assert_int_equal(
-        backend_cuda_workspace_bytes(&model->weights, bounds, &simt_devices[1], &bytes, &err),
+        backend_cuda_workspace_bytes(&simt_devices[1], &model->weights, bounds, &bytes, &err),
         STATUS_UNIMPLEMENTED);
     assert_string_equal(err.text, said);
 }
@@ -184,7 +184,7 @@ static void refuse(const struct model_of *model, const struct backend_cuda_bound
 static void what_no_kernel_takes_is_named(void **state) {
     (void)state;
     static struct model_of model;
-    struct backend_cuda_bounds bounds = few;
+    struct device_bounds bounds = few;
     make(&model, &shapes[0]);
     bounds.activation = KERNEL_INT8;
     refuse(&model, &bounds, "--device cuda: --activation-dtype int8, accepted: f32 and bf16");

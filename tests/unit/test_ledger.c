@@ -54,7 +54,7 @@ static void open_rig(struct rig *rig, uint64_t device_bytes, bool drafts) {
     struct weights_progress progress = {0};
     *rig = (struct rig){0};
     must(checkpoint_open(EMBEDDED, 1, &rig->checkpoint, &err), &err);
-    must(weights_load(&rig->checkpoint.spec, rig->checkpoint.tensors, 0, 1, 2, &progress,
+    must(weights_load(NULL, &rig->checkpoint.spec, rig->checkpoint.tensors, 0, 1, 2, &progress,
                       &rig->weights, &err),
          &err);
     if (drafts) load_drafter(rig);
@@ -190,7 +190,7 @@ static void test_every_workspace(void **state) {
         weights.shared_width = spec->shared_experts * spec->expert_width;
         weights.expert_width = spec->expert_width;
         struct scratch scratch;
-        must(scratch_init(&scratch, &weights, shapes[i].rows, shapes[i].threads, 0, &err), &err);
+        must(scratch_init(&scratch, &weights, shapes[i].rows, shapes[i].threads, &err), &err);
         const struct memory_request request = {.spec = spec,
                                                .layout = MEMORY_PANELS,
                                                .tp = 1,

@@ -230,7 +230,7 @@ static void check_loaded(const struct memory_request *request, const struct weig
     assert_true(loaded > plan.weight_bytes && loaded - plan.weight_bytes < sizeof *weights + 64);
     struct scratch scratch;
     struct error err;
-    must(scratch_init(&scratch, weights, request->step_rows, request->threads, 0, &err), &err);
+    must(scratch_init(&scratch, weights, request->step_rows, request->threads, &err), &err);
     assert_int_equal(plan.line[MEMORY_ACTIVATIONS] + plan.line[MEMORY_WORKSPACE], scratch.bytes);
     scratch_deinit(&scratch);
 }
@@ -242,7 +242,8 @@ static void check_folder(const char *folder, uint32_t tp) {
     must(safetensors_open(folder, &tensors, &err), &err);
     struct weights_progress progress = {0};
     struct weights *weights = NULL;
-    enum status loads = weights_load(&spec, tensors, tp - 1, tp, 2, &progress, &weights, &err);
+    enum status loads = weights_load(NULL, &spec, tensors, tp - 1, tp, 2, &progress, &weights,
+                                     &err);
     struct memory_request request = {.spec = &spec,
                                      .tensors = tensors,
                                      .layout = MEMORY_PANELS,

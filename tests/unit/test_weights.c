@@ -331,7 +331,7 @@ static void check_all_ranks(const char *folder, const struct expected *expected,
         struct weights_progress progress = {0};
         struct weights *weights = NULL;
         struct error err;
-        if (weights_load(&spec, checkpoint, rank, tp, threads, &progress, &weights, &err) !=
+        if (weights_load(NULL, &spec, checkpoint, rank, tp, threads, &progress, &weights, &err) !=
             STATUS_OK)
             fail_msg("%s", err.text);
         check_weights(expected, weights);
@@ -480,7 +480,7 @@ static enum status load_rank_0(const char *folder, uint32_t tp, struct error *er
     open_model(folder, &spec, &checkpoint);
     struct weights_progress progress = {0};
     struct weights *weights = NULL;
-    enum status status = weights_load(&spec, checkpoint, 0, tp, 2, &progress, &weights, err);
+    enum status status = weights_load(NULL, &spec, checkpoint, 0, tp, 2, &progress, &weights, err);
     assert_int_equal(weights == NULL, status != STATUS_OK);
     weights_destroy(&weights);
     safetensors_close(&checkpoint);
@@ -739,7 +739,8 @@ static void test_files_that_change(void **state) {
         struct weights_progress progress = {0};
         struct weights *weights = NULL;
         struct error err = {0};
-        enum status status = weights_load(&spec, checkpoint, 0, 1, 2, &progress, &weights, &err);
+        enum status status = weights_load(NULL, &spec, checkpoint, 0, 1, 2, &progress, &weights,
+                                          &err);
         assert_int_equal(status, cases[i].status);
         assert_non_null(strstr(err.text, cases[i].words));
         assert_non_null(strstr(err.text, "model-00002-of-00003.safetensors"));
@@ -757,14 +758,14 @@ static void test_refusals_before_reading(void **state) {
     struct weights *weights = NULL;
     struct error err = {0};
     open_model(EMBEDDED, &spec, &checkpoint);
-    assert_int_equal(weights_load(&spec, checkpoint, 0, 1, 2, &progress, &weights, &err),
+    assert_int_equal(weights_load(NULL, &spec, checkpoint, 0, 1, 2, &progress, &weights, &err),
                      STATUS_CANCELLED);
     assert_null(weights);
-    assert_int_equal(weights_load(&spec, checkpoint, 0, 3, 2, &progress, &weights, &err),
+    assert_int_equal(weights_load(NULL, &spec, checkpoint, 0, 3, 2, &progress, &weights, &err),
                      STATUS_INVALID_ARGUMENT);
     assert_non_null(strstr(err.text, "tp: found 3"));
     spec.quantization = MODEL_QUANT_NONE;
-    assert_int_equal(weights_load(&spec, checkpoint, 0, 1, 2, &progress, &weights, &err),
+    assert_int_equal(weights_load(NULL, &spec, checkpoint, 0, 1, 2, &progress, &weights, &err),
                      STATUS_INVALID_ARGUMENT);
     assert_non_null(strstr(err.text, "quantization_config"));
     safetensors_close(&checkpoint);

@@ -1,0 +1,261 @@
+/* The input of steps lies twice, in pinned memory and on the device, and each in two halves: while
+ * the host fills one, the device may still read the other.
+ *
+ *     pinned   | half 0: at ─▶ ........ | half 1: sent ... at ─▶ .. |
+ *                                              └── send: one copy ──▶ device
+ */
+#include "gpu.h"
+
+#include <cuda_runtime_api.h>
+#include <stdlib.h>
+
+#include "backend_cuda.h"
+#include "base/check.h"
+#include "comm_nccl.h"
+#include "device_cuda.h"
+
+#define INPUT_ALIGN 64u
+
+struct gpu {
+    struct device base;
+    struct device_cuda *cuda;
+    struct device_cuda_facts facts;
+    int ordinal;
+    uint8_t *pinned, *there; /* of the input */
+    size_t half_bytes;
+    size_t at, sent; /* in the half that is being filled */
+    uint32_t half;
+    cudaEvent_t copied[2]; /* of each half, what was put last */
+};
+
+struct device_stage {
+    cudaStream_t stream;
+    uint8_t *memory;
+};
+
+static cudaStream_t stream_of(const struct device *device) {
+    return device->stream;
+}
+
+/* ============================== memory ======================================================== */
+
+static void enter(struct device *device) {
+    CHECK(cudaSetDevice(((struct gpu *)device)->ordinal) == cudaSuccess);
+}
+
+static enum status take(struct device *device, size_t bytes, const char *what, void **memory_out,
+                        struct error *err) {
+    (void)device;
+    cudaError_t error = cudaMalloc(memory_out, bytes);
+    if (error == cudaErrorMemoryAllocation)
+        return error_set(err, STATUS_RESOURCE_EXHAUSTED, "%zu bytes of the GPU's memory for %s",
+                         bytes, what);
+    return device_cuda_status(error, what, err);
+}
+
+static void give(struct device *device, void *memory) {
+    (void)cudaStreamSynchronize(stream_of(device)); /* a dead device uses nothing */
+    (void)cudaFree(memory);
+}
+
+static enum status pin(struct device *device, size_t bytes, void **memory_out, struct error *err) {
+    (void)device;
+    return device_cuda_status(cudaMallocHost(memory_out, bytes), "pinning memory", err);
+}
+
+static void unpin(struct device *device, void *memory) {
+    (void)cudaStreamSynchronize(stream_of(device));
+    (void)cudaFreeHost(memory);
+}
+
+static void memory_left(struct device *device, uint64_t *free_out, uint64_t *total_out) {
+    size_t free_bytes = 0, total_bytes = 0;
+    (void)device;
+    (void)cudaMemGetInfo(&free_bytes, &total_bytes); /* of a dead device: none */
+    *free_out = free_bytes;
+    *total_out = total_bytes;
+}
+
+static enum status region_create(struct device *device, size_t cap_bytes,
+                                 struct device_region **region_out, struct error *err) {
+    return device_region_create(((struct gpu *)device)->cuda, cap_bytes, region_out, err);
+}
+
+static void region_destroy(struct device_region *region) {
+    device_region_destroy(&region);
+}
+
+/* ============================== loading ======================================================= */
+
+static void stage_close(struct device_stage *stage) {
+    (void)cudaFreeHost(stage->memory);
+    if (stage->stream) (void)cudaStreamDestroy(stage->stream);
+    free(stage);
+}
+
+static enum status stage_open(struct device *device, size_t bytes, struct device_stage **stage_out,
+                              struct error *err) {
+    struct device_stage *stage = calloc(1, sizeof *stage);
+    if (!stage) return error_set(err, STATUS_RESOURCE_EXHAUSTED, "no memory for a stage");
+    cudaError_t error = cudaSetDevice(((struct gpu *)device)->ordinal);
+    if (error == cudaSuccess) error = cudaMallocHost((void **)&stage->memory, bytes);
+    if (error == cudaSuccess)
+        error = cudaStreamCreateWithFlags(&stage->stream, cudaStreamNonBlocking);
+    if (error == cudaSuccess)
+        *stage_out = stage;
+    else
+        stage_close(stage);
+    return device_cuda_status(error, "a stage for weights", err);
+}
+
+static void *stage_memory(const struct device_stage *stage) {
+    return stage->memory;
+}
+
+static enum status stage_send(struct device_stage *stage, size_t from, size_t bytes, void *to,
+                              struct error *err) {
+    cudaError_t error = cudaMemcpyAsync(to, stage->memory + from, bytes, cudaMemcpyHostToDevice,
+                                        stage->stream);
+    if (error == cudaSuccess) error = cudaStreamSynchronize(stage->stream);
+    return device_cuda_status(error, "uploading weights", err);
+}
+
+/* ============================== steps ========================================================= */
+
+static enum status reserve_input(struct device *device, size_t bytes, struct error *err) {
+    struct gpu *gpu = (struct gpu *)device;
+    if (bytes <= gpu->half_bytes) return STATUS_OK;
+    device_unpin(device, gpu->pinned);
+    device_give(device, gpu->there);
+    gpu->pinned = gpu->there = NULL;
+    gpu->half_bytes = 0;
+    bytes = (bytes + INPUT_ALIGN - 1) / INPUT_ALIGN * INPUT_ALIGN;
+    enum status status = pin(device, 2 * bytes, (void **)&gpu->pinned, err);
+    if (status == STATUS_OK)
+        status = take(device, 2 * bytes, "the input of steps", (void **)&gpu->there, err);
+    if (status == STATUS_OK) gpu->half_bytes = bytes;
+    return status;
+}
+
+static void begin(struct device *device) {
+    struct gpu *gpu = (struct gpu *)device;
+    gpu->half ^= 1;
+    gpu->at = gpu->sent = 0;
+    (void)cudaEventSynchronize(gpu->copied[gpu->half]); /* what failed, the next wait says */
+}
+
+static void *room(struct device *device, size_t bytes, const void **there_out) {
+    struct gpu *gpu = (struct gpu *)device;
+    size_t at = gpu->half * gpu->half_bytes + gpu->at;
+    gpu->at += (bytes + INPUT_ALIGN - 1) / INPUT_ALIGN * INPUT_ALIGN;
+    CHECK(gpu->at <= gpu->half_bytes); /* the engine reserves the most a step puts */
+    *there_out = gpu->there + at;
+    return gpu->pinned + at;
+}
+
+static enum status send(struct device *device, struct error *err) {
+    struct gpu *gpu = (struct gpu *)device;
+    size_t begin_at = gpu->half * gpu->half_bytes + gpu->sent, bytes = gpu->at - gpu->sent;
+    if (bytes == 0) return STATUS_OK;
+    cudaError_t error = cudaMemcpyAsync(gpu->there + begin_at, gpu->pinned + begin_at, bytes,
+                                        cudaMemcpyHostToDevice, stream_of(device));
+    if (error == cudaSuccess) error = cudaEventRecord(gpu->copied[gpu->half], stream_of(device));
+    gpu->sent = gpu->at;
+    return device_cuda_status(error, "uploading the input of a step", err);
+}
+
+static enum status get(struct device *device, void *pinned, const void *from, size_t bytes,
+                       struct error *err) {
+    return device_cuda_status(
+        cudaMemcpyAsync(pinned, from, bytes, cudaMemcpyDeviceToHost, stream_of(device)),
+        "reading from the GPU", err);
+}
+
+static enum status wait_for_all(struct device *device, struct error *err) {
+    return device_cuda_status(cudaStreamSynchronize(stream_of(device)), "waiting for the GPU", err);
+}
+
+static enum status clear(struct device *device, void *memory, size_t bytes, struct error *err) {
+    return device_cuda_status(cudaMemsetAsync(memory, 0, bytes, stream_of(device)),
+                              "clearing memory of the GPU", err);
+}
+
+static enum status copy(struct device *device, void *to, const void *from, size_t bytes,
+                        struct error *err) {
+    return device_cuda_status(
+        cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, stream_of(device)),
+        "writing to the GPU", err);
+}
+
+static enum status copy_rows(struct device *device, void *to, const void *from, size_t from_stride,
+                             size_t row_bytes, size_t rows, struct error *err) {
+    return device_cuda_status(cudaMemcpy2DAsync(to, row_bytes, from, from_stride, row_bytes, rows,
+                                                cudaMemcpyDeviceToDevice, stream_of(device)),
+                              "copying on the GPU", err);
+}
+
+/* ============================== life ========================================================== */
+
+static void close_gpu(struct device *device) {
+    struct gpu *gpu = (struct gpu *)device;
+    device_unpin(device, gpu->pinned);
+    device_give(device, gpu->there);
+    for (uint32_t half = 0; half < 2; half++)
+        if (gpu->copied[half]) (void)cudaEventDestroy(gpu->copied[half]);
+    device_cuda_close(&gpu->cuda);
+    free(gpu);
+}
+
+static const struct device_ops gpu_ops = {
+    .enter = enter,
+    .close = close_gpu,
+    .take = take,
+    .give = give,
+    .pin = pin,
+    .unpin = unpin,
+    .memory_left = memory_left,
+    .region_create = region_create,
+    .region_destroy = region_destroy,
+    .region_resize = device_region_resize,
+    .region_begin = device_region_begin,
+    .region_bytes = device_region_bytes,
+    .stage_open = stage_open,
+    .stage_close = stage_close,
+    .stage_memory = stage_memory,
+    .stage_send = stage_send,
+    .reserve_input = reserve_input,
+    .begin = begin,
+    .room = room,
+    .send = send,
+    .get = get,
+    .wait = wait_for_all,
+    .clear = clear,
+    .copy = copy,
+    .copy_rows = copy_rows,
+};
+
+enum status gpu_open(uint32_t ordinal, struct device **device_out, struct error *err) {
+    struct gpu *gpu = calloc(1, sizeof *gpu);
+    if (!gpu) return error_set(err, STATUS_RESOURCE_EXHAUSTED, "no memory for a device");
+    enum status status = device_cuda_open(ordinal, &gpu->cuda, err);
+    if (status != STATUS_OK) {
+        free(gpu);
+        return status;
+    }
+    gpu->ordinal = (int)ordinal;
+    gpu->facts = device_cuda_facts(gpu->cuda);
+    gpu->base = (struct device){.ops = &gpu_ops,
+                                .name = gpu->facts.name,
+                                .backend = &backend_cuda,
+                                .comm = &comm_nccl,
+                                .kernel = device_cuda_kernel_device(gpu->cuda),
+                                .stream = device_cuda_stream(gpu->cuda),
+                                .free_bytes = gpu->facts.free_bytes,
+                                .workspace_bytes = backend_cuda_workspace_bytes};
+    cudaError_t error = cudaSuccess;
+    for (uint32_t half = 0; half < 2 && error == cudaSuccess; half++)
+        error = cudaEventCreateWithFlags(&gpu->copied[half], cudaEventDisableTiming);
+    *device_out = &gpu->base;
+    if (error != cudaSuccess) device_close(device_out);
+    return device_cuda_status(error, "--device cuda: taking the GPU", err);
+}
