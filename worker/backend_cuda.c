@@ -51,22 +51,20 @@ static enum status need_linear(struct need *need, const struct linear_args *prod
     return STATUS_OK;
 }
 
-/* The number of splits is rounded down, so that more rows or sequences may need less. */
 static enum status need_attention(struct need *need, struct error *err) {
     const struct weights *weights = need->weights;
     struct mla_tree_args args = {.kv_dtype = need->bounds->kv_dtype,
                                  .heads = weights->heads,
                                  .latent_dim = weights->spec.kv_rank,
                                  .rope_dim = weights->spec.rope_dim,
+                                 .sequence_count = need->bounds->sequences_max,
+                                 .rows_max = need->bounds->rows_max,
                                  .positions_max = need->bounds->positions_max};
     if (!mla_tree_cuda_takes(&args))
         return error_set(err, STATUS_UNIMPLEMENTED,
                          "--device cuda: latents of %u + %u, accepted: 512 + 64 and 128 + 32",
                          args.latent_dim, args.rope_dim);
-    for (args.rows_max = 1; args.rows_max <= need->bounds->rows_max; args.rows_max++)
-        for (args.sequence_count = 1; args.sequence_count <= need->bounds->sequences_max;
-             args.sequence_count++)
-            need_bytes(need, mla_tree_cuda_plan(&args, need->device).scratch_bytes);
+    need_bytes(need, mla_tree_cuda_scratch_bytes_max(&args, need->device));
     return STATUS_OK;
 }
 

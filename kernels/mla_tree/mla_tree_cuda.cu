@@ -2,11 +2,16 @@
  *
  *     positions  ──▶ ring of stages in shared memory, by asynchronous copies, token by token
  *                     through the page table (any page size)
- *     scores     S = Q K^T    products of 16 queries x 8 positions, one or two a warp; where there
+ *     scores     S' = K Q'    products of 16 positions x 8 queries, one or two a warp; where there
  *                             are fewer products than warps, warps share the inner dimension
  *     weights    P = 2^(S c - max), running maximum and sum a query, as FlashAttention does
  *                             (arXiv 2205.14135, algorithm 1)
- *     outputs    O = O 2^(old max - new max) + P V    an eighth of the columns a warp, in registers
+ *     outputs    O' = O' 2^(old max - new max) + V' P'    an eighth of the columns a warp, in
+ *                             registers
+ *
+ * The cache is the left operand of both products and the queries are the right one, in eights: the
+ * eight heads that a rank of eight has of Kimi fill a product, and what is read of the cache is
+ * loaded into registers by one warp.
  *
  * Three barriers a stage: after the copies landed, after S, after P. The first also says that
  * everybody is done with the stage that is filled next. */
@@ -15,14 +20,14 @@ extern "C" {
 #include "mla_tree/mla_tree_tile.h"
 }
 
+#include "cuda/block.cuh"
 #include "cuda/math.cuh"
 
 struct split_args {
     struct mla_tree_args op;
-    float *partial;      /* [splits, sequences, queries, R]: not yet divided by the sum */
-    float *partial_stat; /* [splits, sequences, queries, 2]: maximum (in powers of 2), sum */
-    uint32_t splits;
-    uint32_t queries; /* rows_max * heads */
+    struct mla_cuda_plan plan;
+    float *partial;      /* [sequences, partials, R]: not yet divided by the sum */
+    float *partial_stat; /* [sequences, partials, 2]: maximum (in powers of 2), sum */
 };
 
 template <uint32_t Latent, uint32_t Rope, uint32_t Queries, uint32_t Tok, uint32_t Stages>
@@ -30,23 +35,25 @@ struct block {
     static constexpr uint32_t width = Latent + Rope;
     static constexpr uint32_t line = width + MLA_PAD;
     static constexpr uint32_t weight_line = Tok + MLA_PAD;
-    static constexpr uint32_t query_groups = Queries / 16;
-    static constexpr uint32_t tok_groups = Tok / 8;
-    static constexpr uint32_t products = query_groups * tok_groups;
+    static constexpr uint32_t score_line = Queries + MLA_SCORE_PAD;
+    static constexpr uint32_t query_groups = Queries / 8;
+    static constexpr uint32_t products = Tok / 16 * query_groups;
     static constexpr uint32_t inner_parts = products < MLA_WARPS ? MLA_WARPS / products : 1;
     static constexpr uint32_t products_a_warp = products < MLA_WARPS ? 1 : products / MLA_WARPS;
     static constexpr uint32_t warp_columns = Latent / MLA_WARPS;
-    static constexpr uint32_t column_groups = warp_columns / 8;
-    static constexpr uint32_t threads_a_query = MLA_CUDA_THREADS / Queries;
+    static constexpr uint32_t column_groups = warp_columns / 16;
+    static constexpr uint32_t threads_a_query = MLA_CUDA_THREADS / Queries < Tok / 2
+                                                    ? MLA_CUDA_THREADS / Queries
+                                                    : Tok / 2;
     static constexpr uint32_t tok_a_thread = Tok / threads_a_query;
-    static_assert(products_a_warp <= 2 && tok_groups % products_a_warp == 0, "scores");
+    static_assert(products_a_warp <= 2 && query_groups % products_a_warp == 0, "scores");
     static_assert(width % 16 == 0 && warp_columns % 16 == 0 && Tok % 16 == 0, "fragments");
-    static_assert(tok_a_thread % 2 == 0 && threads_a_query <= WARP_LANES, "weights");
+    static_assert(Queries * threads_a_query % WARP_LANES == 0, "weights are of whole warps");
 
     bf16 *query;               /* [Queries, line] */
     bf16 *cache;               /* [Stages, Tok, line] */
     bf16 *weight;              /* [Queries, weight_line] */
-    float *score;              /* [inner_parts, Queries, Tok] */
+    float *score;              /* [inner_parts, Tok, score_line] */
     float *max, *sum, *shrink; /* [Queries] each */
 
     DEVICE_INLINE void carve(unsigned char *shared) {
@@ -54,7 +61,7 @@ struct block {
         cache = query + Queries * line;
         weight = cache + Stages * Tok * line;
         score = (float *)(weight + Queries * weight_line);
-        max = score + inner_parts * Queries * Tok;
+        max = score + inner_parts * Tok * score_line;
         sum = max + Queries;
         shrink = sum + Queries;
     }
@@ -63,31 +70,53 @@ struct block {
 /* What the block works on. */
 struct task {
     struct mla_sequence seq;
-    uint32_t query_begin, query_count; /* of the sequence's row_count * heads */
-    uint32_t positions;                /* the last query's row sees fewer than this */
-    uint32_t tok_begin, tok_end;       /* of this range */
+    uint32_t query_begin,
+        query_count; /* of the sequence's row_count * heads; none: nothing to do */
+    uint32_t split, splits;
+    uint32_t tok_begin, tok_end; /* of this range */
 };
 
+static __device__ uint32_t count_tiles(const struct split_args &args,
+                                       const struct mla_sequence &seq) {
+    return (seq.row_count * args.op.heads + args.plan.tile_queries - 1) / args.plan.tile_queries;
+}
+
+/* Ranges of a sequence: as many as its share of the device has blocks for, and its positions are
+ * worth. */
+static __device__ uint32_t count_splits(const struct split_args &args,
+                                        const struct mla_sequence &seq, uint32_t tiles) {
+    uint32_t splits = args.plan.blocks / tiles;
+    uint32_t positions = seq.committed + seq.row_count;
+    uint32_t worth = (positions + MLA_CUDA_SPLIT_TOK - 1) / MLA_CUDA_SPLIT_TOK;
+    if (splits > worth) splits = worth;
+    if (splits > args.plan.splits_max) splits = args.plan.splits_max;
+    return splits > 0 ? splits : 1;
+}
+
+/* Tiles of one range lie side by side, so that those after the first find it in the L2 cache. */
 template <uint32_t Tok, uint32_t Queries>
 static __device__ struct task find_task(const struct split_args &args) {
     struct task task;
-    task.seq = args.op.sequences[blockIdx.z];
-    uint32_t queries = task.seq.row_count * args.op.heads;
-    task.query_begin = blockIdx.y * Queries;
+    task.seq = args.op.sequences[blockIdx.y];
     task.query_count = 0;
-    task.tok_begin = task.tok_end = 0;
-    if (task.query_begin >= queries) return task;
+    uint32_t tiles = count_tiles(args, task.seq);
+    if (tiles == 0) return task;
+    task.splits = count_splits(args, task.seq, tiles);
+    task.split = blockIdx.x / tiles;
+    if (task.split >= task.splits) return task;
+    uint32_t queries = task.seq.row_count * args.op.heads;
+    task.query_begin = blockIdx.x % tiles * Queries;
     task.query_count = queries - task.query_begin < Queries ? queries - task.query_begin : Queries;
     uint32_t last_row = (task.query_begin + task.query_count - 1) / args.op.heads;
     uint32_t rows_seen = task.seq.ancestors ? task.seq.row_count : last_row + 1;
-    task.positions = task.seq.committed + rows_seen;
+    uint32_t positions = task.seq.committed + rows_seen;
 
     /* Ranges are cut for the whole sequence, so that all of its tiles read the same ones. */
     uint32_t stages = (task.seq.committed + task.seq.row_count + Tok - 1) / Tok;
-    uint32_t stages_a_range = (stages + args.splits - 1) / args.splits;
-    task.tok_begin = blockIdx.x * stages_a_range * Tok;
+    uint32_t stages_a_range = (stages + task.splits - 1) / task.splits;
+    task.tok_begin = task.split * stages_a_range * Tok;
     task.tok_end = task.tok_begin + stages_a_range * Tok;
-    if (task.tok_end > task.positions) task.tok_end = task.positions;
+    if (task.tok_end > positions) task.tok_end = positions;
     if (task.tok_begin > task.tok_end) task.tok_begin = task.tok_end;
     return task;
 }
@@ -136,37 +165,37 @@ static __device__ void begin_stage(const struct split_args &args, const struct t
 }
 
 /* block.score: this warp's products, over its part of the inner dimension. */
-template <uint32_t Tok, uint32_t Queries, typename Block>
+template <uint32_t Tok, typename Block>
 static __device__ void compute_scores(const Block &block, const bf16 *stage) {
     constexpr uint32_t steps = Block::width / 16;
     uint32_t warp = threadIdx.x / WARP_LANES, lane = threadIdx.x % WARP_LANES;
     uint32_t part = warp % Block::inner_parts;
     uint32_t product = warp / Block::inner_parts * Block::products_a_warp;
-    uint32_t query = product / Block::tok_groups * 16, tok = product % Block::tok_groups * 8;
+    uint32_t tok = product / Block::query_groups * 16, query = product % Block::query_groups * 8;
     float sums[Block::products_a_warp][4] = {};
 
-    const bf16 *a = block.query + (query + lane % 16) * Block::line + lane / 16 * 8;
-    const bf16 *b = stage + (tok + lane / 16 * 8 + lane % 8) * Block::line + lane / 8 % 2 * 8;
-    if (Block::products_a_warp == 1) b = stage + (tok + lane % 8) * Block::line + lane / 8 % 2 * 8;
+    const bf16 *a = stage + (tok + lane % 16) * Block::line + lane / 16 * 8;
+    const bf16 *b = block.query + (query + lane % 8) * Block::line + lane / 8 % 2 * 8;
+    if (Block::products_a_warp == 2) b += lane / 16 * 8 * Block::line;
     for (uint32_t k = steps * part / Block::inner_parts;
          k < steps * (part + 1) / Block::inner_parts; k++) {
-        uint32_t queries[4], keys[4];
-        device_load_matrix_x4(queries, a + k * 16);
+        uint32_t keys[4], queries[4];
+        device_load_matrix_x4(keys, a + k * 16);
         if constexpr (Block::products_a_warp == 1)
-            device_load_matrix_x2(keys, b + k * 16);
+            device_load_matrix_x2(queries, b + k * 16);
         else
-            device_load_matrix_x4(keys, b + k * 16);
+            device_load_matrix_x4(queries, b + k * 16);
 #pragma unroll
         for (uint32_t i = 0; i < Block::products_a_warp; i++)
-            device_mma_bf16(sums[i], queries, keys + 2 * i);
+            device_mma_bf16(sums[i], keys, queries + 2 * i);
     }
-    float *score = block.score + (part * Queries + query + lane / 4) * Tok + tok + lane % 4 * 2;
+    float *score = block.score + (part * Tok + tok + lane / 4) * Block::score_line + query +
+                   lane % 4 * 2;
 #pragma unroll
     for (uint32_t i = 0; i < Block::products_a_warp; i++) {
-        score[i * 8] = sums[i][0];
-        score[i * 8 + 1] = sums[i][1];
-        score[8 * Tok + i * 8] = sums[i][2];
-        score[8 * Tok + i * 8 + 1] = sums[i][3];
+        float2 upper = {sums[i][0], sums[i][1]}, lower = {sums[i][2], sums[i][3]};
+        *(float2 *)(score + i * 8) = upper;
+        *(float2 *)(score + 8 * Block::score_line + i * 8) = lower;
     }
 }
 
@@ -180,6 +209,7 @@ static __device__ bool sees(const struct mla_sequence &seq, uint32_t row, uint32
 template <uint32_t Tok, uint32_t Queries, typename Block>
 static __device__ void compute_weights(const struct split_args &args, const struct task &task,
                                        const Block &block, uint32_t tok_begin) {
+    if (threadIdx.x >= Queries * Block::threads_a_query) return; /* whole warps */
     uint32_t query = threadIdx.x / Block::threads_a_query;
     uint32_t tok = threadIdx.x % Block::threads_a_query * Block::tok_a_thread;
     uint32_t row = (task.query_begin + query) / args.op.heads;
@@ -191,7 +221,7 @@ static __device__ void compute_weights(const struct split_args &args, const stru
         score[i] = 0.0f;
 #pragma unroll
         for (uint32_t part = 0; part < Block::inner_parts; part++)
-            score[i] += block.score[(part * Queries + query) * Tok + tok + i];
+            score[i] += block.score[(part * Tok + tok + i) * Block::score_line + query];
         bool seen = query < task.query_count && position < task.tok_end &&
                     sees(task.seq, row, position);
         score[i] = seen ? score[i] * (args.op.scale * MATH_LOG2_E) : -INFINITY;
@@ -223,73 +253,94 @@ static __device__ void compute_weights(const struct split_args &args, const stru
     }
 }
 
+/* Eight queries' weights of 16 positions, as the right operand; of every group of queries. */
+template <typename Block>
+static __device__ void load_weights(const Block &block, uint32_t tok,
+                                    uint32_t weights[Block::query_groups][2]) {
+    uint32_t lane = threadIdx.x % WARP_LANES;
+    const bf16 *p = block.weight + lane % 8 * Block::weight_line + lane / 8 % 2 * 8 + tok;
+    if constexpr (Block::query_groups == 1) {
+        device_load_matrix_x2(weights[0], p);
+    } else {
+        p += lane / 16 * 8 * Block::weight_line;
+#pragma unroll
+        for (uint32_t g = 0; g < Block::query_groups; g += 2)
+            device_load_matrix_x4(weights[g], p + g * 8 * Block::weight_line);
+    }
+}
+
 /* This warp's columns of the outputs. */
 template <uint32_t Tok, typename Block>
 static __device__ void add_values(const Block &block, const bf16 *stage,
-                                  float out[Block::query_groups][Block::column_groups][4]) {
+                                  float out[Block::column_groups][Block::query_groups][4]) {
     uint32_t warp = threadIdx.x / WARP_LANES, lane = threadIdx.x % WARP_LANES;
 #pragma unroll
     for (uint32_t g = 0; g < Block::query_groups; g++) {
-        float upper = block.shrink[g * 16 + lane / 4], lower = block.shrink[g * 16 + 8 + lane / 4];
+        float2 shrink = *(const float2 *)(block.shrink + g * 8 + lane % 4 * 2);
 #pragma unroll
         for (uint32_t c = 0; c < Block::column_groups; c++) {
-            out[g][c][0] *= upper;
-            out[g][c][1] *= upper;
-            out[g][c][2] *= lower;
-            out[g][c][3] *= lower;
+            out[c][g][0] *= shrink.x;
+            out[c][g][1] *= shrink.y;
+            out[c][g][2] *= shrink.x;
+            out[c][g][3] *= shrink.y;
         }
     }
-    const bf16 *p = block.weight + lane % 16 * Block::weight_line + lane / 16 * 8;
-    const bf16 *v = stage + lane % 16 * Block::line + warp * Block::warp_columns + lane / 16 * 8;
+    const bf16 *v = stage + (lane / 16 * 8 + lane % 8) * Block::line + warp * Block::warp_columns +
+                    lane / 8 % 2 * 8;
 #pragma unroll
     for (uint32_t k = 0; k < Tok; k += 16) {
-        uint32_t weights[Block::query_groups][4];
+        uint32_t weights[Block::query_groups][2];
+        load_weights(block, k, weights);
 #pragma unroll
-        for (uint32_t g = 0; g < Block::query_groups; g++)
-            device_load_matrix_x4(weights[g], p + g * 16 * Block::weight_line + k);
-#pragma unroll
-        for (uint32_t c = 0; c < Block::column_groups; c += 2) {
+        for (uint32_t c = 0; c < Block::column_groups; c++) {
             uint32_t values[4];
-            device_load_matrix_x4_transposed(values, v + k * Block::line + c * 8);
+            device_load_matrix_x4_transposed(values, v + k * Block::line + c * 16);
 #pragma unroll
-            for (uint32_t g = 0; g < Block::query_groups; g++) {
-                device_mma_bf16(out[g][c], weights[g], values);
-                device_mma_bf16(out[g][c + 1], weights[g], values + 2);
-            }
+            for (uint32_t g = 0; g < Block::query_groups; g++)
+                device_mma_bf16(out[c][g], values, weights[g]);
         }
     }
 }
 
+/* Partial results of a range, or the outputs themselves where there is only one. */
 template <uint32_t Latent, typename Block>
-static __device__ void
-store_partial(const struct split_args &args, const struct task &task, const Block &block,
-              const float out[Block::query_groups][Block::column_groups][4]) {
+static __device__ void store(const struct split_args &args, const struct task &task,
+                             const Block &block,
+                             const float out[Block::column_groups][Block::query_groups][4]) {
     uint32_t warp = threadIdx.x / WARP_LANES, lane = threadIdx.x % WARP_LANES;
-    size_t first = ((size_t)blockIdx.x * args.op.sequence_count + blockIdx.z) * args.queries +
-                   task.query_begin;
-    for (uint32_t query = threadIdx.x; query < task.query_count; query += MLA_CUDA_THREADS) {
-        args.partial_stat[(first + query) * 2] = block.max[query];
-        args.partial_stat[(first + query) * 2 + 1] = block.sum[query];
+    uint32_t queries = task.seq.row_count * args.op.heads;
+    bool is_whole = task.splits == 1;
+    float *to = args.op.out +
+                ((size_t)task.seq.row_begin * args.op.heads + task.query_begin) * Latent;
+    if (!is_whole) {
+        size_t first = (size_t)blockIdx.y * args.plan.partials + task.split * queries +
+                       task.query_begin;
+        to = args.partial + first * Latent;
+        for (uint32_t i = threadIdx.x; i < task.query_count; i += MLA_CUDA_THREADS) {
+            args.partial_stat[(first + i) * 2] = block.max[i];
+            args.partial_stat[(first + i) * 2 + 1] = block.sum[i];
+        }
+        if (task.tok_begin == task.tok_end) return; /* the maximum says that nothing is here */
     }
-    if (task.tok_begin == task.tok_end) return; /* the sum of zero says that nothing is here */
+    to += warp * Block::warp_columns + lane / 4;
 #pragma unroll
     for (uint32_t g = 0; g < Block::query_groups; g++)
 #pragma unroll
-        for (uint32_t half = 0; half < 2; half++) {
-            uint32_t query = g * 16 + half * 8 + lane / 4;
-            float *to = args.partial + (first + query) * Latent + warp * Block::warp_columns +
-                        lane % 4 * 2;
+        for (uint32_t next = 0; next < 2; next++) {
+            uint32_t query = g * 8 + lane % 4 * 2 + next;
+            if (query >= task.query_count) continue;
+            float sum = is_whole ? block.sum[query] : 1.0f;
 #pragma unroll
-            for (uint32_t c = 0; c < Block::column_groups; c++)
-                if (query < task.query_count) {
-                    float2 pair = {out[g][c][half * 2], out[g][c][half * 2 + 1]};
-                    *(float2 *)(to + c * 8) = pair;
-                }
+            for (uint32_t c = 0; c < Block::column_groups; c++) {
+                to[query * Latent + c * 16] = out[c][g][next] / sum;
+                to[query * Latent + c * 16 + 8] = out[c][g][2 + next] / sum;
+            }
         }
 }
 
-template <uint32_t Latent, uint32_t Rope, uint32_t Queries, uint32_t Tok, uint32_t Stages>
-__global__ void __launch_bounds__(MLA_CUDA_THREADS, 1) mla_tree_split(struct split_args args) {
+template <uint32_t Latent, uint32_t Rope, uint32_t Queries, uint32_t Tok, uint32_t Stages,
+          uint32_t Blocks>
+__global__ void __launch_bounds__(MLA_CUDA_THREADS, Blocks) mla_tree_split(struct split_args args) {
     typedef struct block<Latent, Rope, Queries, Tok, Stages> shape;
     struct task task = find_task<Tok, Queries>(args);
     if (task.query_count == 0) return;
@@ -307,7 +358,7 @@ __global__ void __launch_bounds__(MLA_CUDA_THREADS, 1) mla_tree_split(struct spl
         device_copy_commit();
     }
 
-    float out[shape::query_groups][shape::column_groups][4] = {};
+    float out[shape::column_groups][shape::query_groups][4] = {};
     for (uint32_t tok = task.tok_begin; tok < task.tok_end; tok += Tok) {
         device_copy_wait<Stages - 2>();
         device_barrier();
@@ -315,47 +366,75 @@ __global__ void __launch_bounds__(MLA_CUDA_THREADS, 1) mla_tree_split(struct spl
         if (next < task.tok_end) begin_stage<Tok, Stages>(args, task, block, next);
         device_copy_commit();
         const bf16 *stage = block.cache + tok / Tok % Stages * Tok * shape::line;
-        compute_scores<Tok, Queries>(block, stage);
+        compute_scores<Tok>(block, stage);
         device_barrier();
         compute_weights<Tok, Queries>(args, task, block, tok);
         device_barrier();
         add_values<Tok>(block, stage, out);
     }
-    store_partial<Latent>(args, task, block, out);
+    store<Latent>(args, task, block, out);
 }
 
-/* One query a block: the ranges' outputs, each shrunk to the common maximum, over the common sum.
- */
-__global__ void __launch_bounds__(MLA_CUDA_THREADS) mla_tree_merge(struct split_args args) {
-    struct mla_sequence seq = args.op.sequences[blockIdx.y];
-    uint32_t query = blockIdx.x;
-    if (query >= seq.row_count * args.op.heads) return;
-    size_t stride = (size_t)args.op.sequence_count * args.queries;
-    size_t first = (size_t)blockIdx.y * args.queries + query;
+/* What a range's outputs are multiplied by, into factor, and the sum of all weights: the ranges'
+ * maxima are shrunk to the common one. */
+static __device__ float merge_factors(const struct split_args &args, size_t first, uint32_t stride,
+                                      uint32_t splits, float *factor, float *shared) {
     float max = -INFINITY, sum = 0.0f;
-    for (uint32_t split = 0; split < args.splits; split++)
+    for (uint32_t split = threadIdx.x; split < splits; split += MLA_CUDA_THREADS)
         max = fmaxf(max, args.partial_stat[(first + split * stride) * 2]);
-    for (uint32_t split = 0; split < args.splits; split++)
-        sum += args.partial_stat[(first + split * stride) * 2 + 1] *
-               device_exp2(args.partial_stat[(first + split * stride) * 2] - max);
-    float *to = args.op.out + ((size_t)seq.row_begin * args.op.heads + query) * args.op.latent_dim;
-    for (uint32_t column = threadIdx.x; column < args.op.latent_dim; column += MLA_CUDA_THREADS) {
-        float value = 0.0f;
-        for (uint32_t split = 0; split < args.splits; split++) {
-            const float *stat = args.partial_stat + (first + split * stride) * 2;
-            if (stat[1] == 0.0f) continue; /* of an empty range only the statistics were written */
-            value += args.partial[(first + split * stride) * args.op.latent_dim + column] *
-                     device_exp2(stat[0] - max);
-        }
-        to[column] = value / sum;
+    max = block_reduce<MLA_CUDA_THREADS>(max, shared, block_max());
+    for (uint32_t split = threadIdx.x; split < splits; split += MLA_CUDA_THREADS) {
+        const float *stat = args.partial_stat + (first + split * stride) * 2;
+        factor[split] = device_exp2(stat[0] - max);
+        sum += stat[1] * factor[split];
     }
+    return block_reduce<MLA_CUDA_THREADS>(sum, shared, block_add());
+}
+
+/* A block: some columns of one query. Its warps take every eighth range each, and their sums are
+ * added in order. */
+__global__ void __launch_bounds__(MLA_CUDA_THREADS) mla_tree_merge(struct split_args args) {
+    struct mla_sequence seq = args.op.sequences[blockIdx.z];
+    uint32_t query = blockIdx.x, queries = seq.row_count * args.op.heads;
+    if (query >= queries) return;
+    uint32_t splits = count_splits(args, seq, count_tiles(args, seq));
+    if (splits == 1) return;
+    float *factor = (float *)device_shared(), *shared = factor + MLA_CUDA_SPLITS_MAX;
+    float *part = shared + MLA_CUDA_THREADS;
+    size_t first = (size_t)blockIdx.z * args.plan.partials + query;
+    float sum = merge_factors(args, first, queries, splits, factor, shared);
+
+    uint32_t warp = threadIdx.x / WARP_LANES, lane = threadIdx.x % WARP_LANES;
+    uint32_t column = blockIdx.y * MLA_MERGE_COLUMNS;
+    float values[4] = {};
+#pragma unroll 4
+    for (uint32_t split = warp; split < splits; split += MLA_WARPS) {
+        float4 from = *(const float4 *)(args.partial +
+                                        (first + split * queries) * args.op.latent_dim + column +
+                                        lane * 4);
+        float of[4] = {from.x, from.y, from.z, from.w};
+        /* Of a range without positions only the statistics were written. */
+#pragma unroll
+        for (uint32_t i = 0; i < 4; i++)
+            values[i] = fmaf(factor[split] == 0.0f ? 0.0f : of[i], factor[split], values[i]);
+    }
+#pragma unroll
+    for (uint32_t i = 0; i < 4; i++)
+        part[warp * MLA_MERGE_COLUMNS + lane * 4 + i] = values[i];
+    device_barrier();
+    if (threadIdx.x >= MLA_MERGE_COLUMNS) return;
+    float value = 0.0f;
+    for (uint32_t of = 0; of < MLA_WARPS; of++)
+        value += part[of * MLA_MERGE_COLUMNS + threadIdx.x];
+    args.op.out[((size_t)seq.row_begin * args.op.heads + query) * args.op.latent_dim + column +
+                threadIdx.x] = value / sum;
 }
 
 template <uint32_t Latent, uint32_t Rope>
 static void (*choose_kernel(enum mla_cuda_tile tile))(struct split_args) {
     switch (tile) {
-#define X(name, queries, tok, stages)                                                              \
-    case name: return mla_tree_split<Latent, Rope, queries, tok, stages>;
+#define X(name, queries, tok, stages, blocks)                                                      \
+    case name: return mla_tree_split<Latent, Rope, queries, tok, stages, blocks>;
         MLA_CUDA_TILES(X)
 #undef X
     default: return NULL;
@@ -370,12 +449,13 @@ void mla_tree_cuda(const struct mla_tree_args *args, struct kernel_ctx *ctx) {
                                                                 : choose_kernel<128, 32>(plan.tile);
     KERNEL_CHECK(kernel != NULL);
 
-    uint32_t queries = args->rows_max * args->heads;
-    struct split_args split_args = {*args, (float *)ctx->scratch, NULL, plan.splits, queries};
-    split_args.partial_stat = split_args.partial + (size_t)plan.splits * args->sequence_count *
-                                                       queries * args->latent_dim;
-    launch(kernel, dim3(plan.splits, plan.query_tiles, args->sequence_count), MLA_CUDA_THREADS,
+    struct split_args split_args = {*args, plan, (float *)ctx->scratch, NULL};
+    split_args.partial_stat = split_args.partial +
+                              (size_t)plan.partials * args->sequence_count * args->latent_dim;
+    launch(kernel, dim3(plan.grid_blocks, args->sequence_count), MLA_CUDA_THREADS,
            plan.shared_bytes, ctx, split_args);
-    launch(mla_tree_merge, dim3(queries, args->sequence_count), MLA_CUDA_THREADS, 0, ctx,
-           split_args);
+    if (plan.splits_max == 1) return;
+    launch(mla_tree_merge,
+           dim3(plan.merge_queries, args->latent_dim / MLA_MERGE_COLUMNS, args->sequence_count),
+           MLA_CUDA_THREADS, MLA_MERGE_FLOATS * sizeof(float), ctx, split_args);
 }

@@ -5,24 +5,31 @@
 
 #include "mla_tree/mla_tree_cuda.h"
 
-/* name, queries, positions a stage, stages. At Kimi's 512 + 64 the first two fit into the 99 KiB of
- * an sm_120 block, the third into the 227 KiB of sm_90. */
+/* name, queries, positions a stage, stages, blocks of a multiprocessor that registers are left for.
+ * At Kimi's 512 + 64 the first three fit into the 99 KiB of an sm_120 block, and twice into a
+ * multiprocessor of sm_90; the last takes the 227 KiB of an sm_90 block. */
 #define MLA_CUDA_TILES(X)                                                                          \
-    X(MLA_TILE_16, 16, 32, 2)                                                                      \
-    X(MLA_TILE_32, 32, 16, 3)                                                                      \
-    X(MLA_TILE_64, 64, 32, 3)
+    X(MLA_TILE_8, 8, 16, 4, 2)                                                                     \
+    X(MLA_TILE_16, 16, 16, 4, 2)                                                                   \
+    X(MLA_TILE_32, 32, 16, 3, 2)                                                                   \
+    X(MLA_TILE_64, 64, 32, 3, 1)
 
 #define MLA_WARPS         (MLA_CUDA_THREADS / WARP_LANES)
 #define MLA_PAD           8u /* bf16s after a line: eight lines then lie in different banks */
+#define MLA_SCORE_PAD     2u /* floats after a position's scores, likewise for pairs of positions */
 #define MLA_PARTIAL_STATS 2u /* maximum, sum */
 
+/* Of a block of the kernel that merges ranges. */
+#define MLA_MERGE_COLUMNS (4u * WARP_LANES)
+#define MLA_MERGE_FLOATS  (MLA_CUDA_SPLITS_MAX + MLA_CUDA_THREADS + MLA_WARPS * MLA_MERGE_COLUMNS)
+
 struct mla_tile_shape {
-    uint32_t queries, tok, stages;
+    uint32_t queries, tok, stages, blocks;
 };
 
-/* Products of 16 queries x 8 positions a tile has; warps beyond them share the inner dimension. */
+/* Products of 16 positions x 8 queries a stage has; warps beyond them share the inner dimension. */
 static inline uint32_t mla_tile_products(struct mla_tile_shape shape) {
-    return shape.queries / 16 * (shape.tok / 8);
+    return shape.tok / 16 * (shape.queries / 8);
 }
 
 static inline uint32_t mla_tile_inner_parts(struct mla_tile_shape shape) {
@@ -35,7 +42,8 @@ static inline size_t mla_tile_shared_bytes(struct mla_tile_shape shape, uint32_t
     size_t line = (size_t)latent_dim + rope_dim + MLA_PAD;
     size_t halves = (shape.queries + (size_t)shape.tok * shape.stages) * line +
                     (size_t)shape.queries * (shape.tok + MLA_PAD);
-    size_t floats = (size_t)mla_tile_inner_parts(shape) * shape.queries * shape.tok +
+    size_t floats = (size_t)mla_tile_inner_parts(shape) * shape.tok *
+                        (shape.queries + MLA_SCORE_PAD) +
                     3 * (size_t)shape.queries;
     return halves * sizeof(bf16) + floats * sizeof(float);
 }

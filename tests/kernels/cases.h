@@ -255,6 +255,7 @@ static const struct gqa_block_case gqa_block_cases[] = {
     {KERNEL_F32, 2, 1, 16, 16, 3, true, 1, {{64, 64, 8}}},     /* a window within the block */
     {KERNEL_BF16, 6, 2, 48, 16, 40, false, 1, {{20, 0, 9}}},
     {KERNEL_BF16, 4, 4, 64, 16, 0, false, 3, {{64, 0, 8}, {5, 0, 0}, {190, 128, 8}}},
+    {KERNEL_BF16, 2, 1, 16, 64, 100, false, 1, {{200000, 0, 8}}}, /* a window far behind */
 };
 
 enum routing { ROUTE_RANDOM, ROUTE_ALL_SAME, ROUTE_LAST };
@@ -402,6 +403,7 @@ static const struct kv_move_case kv_move_cases[] = {
     {3, 640, 0, false},
     {70, 68, 64, true},
     {40, 1152, 9, false},
+    {9, 656, 30, false}, /* many read what another wrote */
 };
 
 struct top_tokens_case {

@@ -82,7 +82,7 @@ static void make(struct model_of *model, const struct shape *shape) {
 }
 
 static const struct device_bounds few = {.rows_max = 96,
-                                         .sequences_max = 5,
+                                         .sequences_max = 9,
                                          .positions_max = 700,
                                          .activation = KERNEL_BF16,
                                          .kv_dtype = KERNEL_BF16};

@@ -66,6 +66,25 @@ static void every_case_on_every_device(void **state) {
     assert_true(simt_variant_check(&linear, simt_devices, SIMT_DEVICES) >= 140);
 }
 
+static void build_rows(struct rig *rig, size_t case_idx, struct rig_call *call) {
+    static const struct {
+        enum linear_format format;
+        enum kernel_dtype activation;
+    } of[] = {{LINEAR_BF16, KERNEL_BF16}, {LINEAR_INT4, KERNEL_BF16}, {LINEAR_BF16, KERNEL_F32}};
+    uint32_t rows = (uint32_t)case_idx + 1;
+    const struct linear_case of_rows = {of[rows % 3].format,    rows, 72, 96, 1, 1, false, 0,
+                                        of[rows % 3].activation};
+    rig_linear(rig, &of_rows, 1, call);
+}
+
+static void one_to_64_rows(void **state) {
+    (void)state;
+    struct simt_variant rows = linear;
+    rows.case_count = 64;
+    rows.build = build_rows;
+    assert_int_equal(simt_variant_check(&rows, &simt_devices[1], 1), 64);
+}
+
 /* The same bits under every schedule, and of a row alone. */
 static void nothing_but_the_row_shows(void **state) {
     (void)state;
@@ -175,9 +194,9 @@ static void contracts_are_kept(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(plans_fill_the_device),     cmocka_unit_test(every_case_on_every_device),
-        cmocka_unit_test(nothing_but_the_row_shows), cmocka_unit_test(weights_are_read_once),
-        cmocka_unit_test(contracts_are_kept),
+        cmocka_unit_test(plans_fill_the_device), cmocka_unit_test(every_case_on_every_device),
+        cmocka_unit_test(one_to_64_rows),        cmocka_unit_test(nothing_but_the_row_shows),
+        cmocka_unit_test(weights_are_read_once), cmocka_unit_test(contracts_are_kept),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -11,11 +11,29 @@
 #include "mla_tree/mla_tree_cuda.h"
 #include "simt_variant.h"
 
-#define TOLERANCE 1e-2 /* of max|c| */
-#define CASES     (sizeof mla_tree_cases / sizeof mla_tree_cases[0])
+#define TOLERANCE    1e-2 /* of max|c| */
+#define SHARED_CASES (sizeof mla_tree_cases / sizeof mla_tree_cases[0])
+#define OWN_CASES    (sizeof own_cases / sizeof own_cases[0])
+
+/* Steps of which some sequences are split and others, with more rows, are not; ranges that are not
+ * worth a block; the tile of eight at Kimi's width. */
+static const struct mla_tree_case own_cases[] = {
+    {KERNEL_BF16,
+     4,
+     128,
+     32,
+     16,
+     3,
+     {{TREE_WIDE, 900, 9}, {CHAIN, 3, 65}, {TREE_BUSHY, 300, 2}},
+     KERNEL_F32},
+    {KERNEL_BF16, 8, 128, 32, 64, 2, {{CHAIN, 700, 40}, {CHAIN, 2000, 1}}, KERNEL_F32},
+    {KERNEL_BF16, 8, 512, 64, 64, 1, {{CHAIN, 300, 1}}, KERNEL_F32},
+};
 
 static void build_mla_tree(struct rig *rig, size_t case_idx, struct rig_call *call) {
-    rig_mla_tree(rig, &mla_tree_cases[case_idx], 1, call);
+    const struct mla_tree_case *of = case_idx < SHARED_CASES ? &mla_tree_cases[case_idx]
+                                                             : &own_cases[case_idx - SHARED_CASES];
+    rig_mla_tree(rig, of, 1, call);
 }
 
 static bool takes_mla_tree(const struct rig_call *call) {
@@ -49,7 +67,7 @@ static void spoil_unused_slots(struct rig *rig, struct rig_call *call) {
 SIMT_VARIANT_CALLS(mla_tree)
 
 static const struct simt_variant mla_tree = {.name = "mla_tree",
-                                             .case_count = CASES,
+                                             .case_count = SHARED_CASES + OWN_CASES,
                                              .build = build_mla_tree,
                                              .ref = ref_mla_tree,
                                              .cuda = cuda_mla_tree,
@@ -59,9 +77,60 @@ static const struct simt_variant mla_tree = {.name = "mla_tree",
                                              .tolerance = {{0, TOLERANCE}, {0, TOLERANCE}},
                                              .conflict_free = true};
 
+/* With few multiprocessors, so that some sequences of a step are split and others are not. */
+static const struct kernel_device small = {.multiprocessors = 9,
+                                           .shared_bytes_max = SIMT_SM120_SHARED_BYTES};
+
 static void every_case_on_every_device(void **state) {
     (void)state;
     assert_true(simt_variant_check(&mla_tree, simt_devices, SIMT_DEVICES) >= 30);
+    assert_true(simt_variant_check(&mla_tree, &small, 1) >= 10);
+}
+
+/* One to 64 rows: every size of a tree, and of a tail beside the edges of pages and stages. */
+static void build_size(struct rig *rig, size_t case_idx, struct rig_call *call) {
+    static const enum tree_shape shapes[] = {TREE_BUSHY, TREE_WIDE, TREE_LINE, CHAIN};
+    uint32_t rows = (uint32_t)case_idx + 1;
+    const struct mla_tree_case of = {
+        KERNEL_BF16, 2, 128, 32, 16, 1, {{shapes[rows % 4], 300 - rows, rows}}, KERNEL_F32};
+    rig_mla_tree(rig, &of, 1, call);
+}
+
+static void every_size_of_tree(void **state) {
+    (void)state;
+    struct simt_variant sizes = mla_tree;
+    sizes.case_count = 64;
+    sizes.build = build_size;
+    assert_int_equal(simt_variant_check(&sizes, &small, 1), 64);
+}
+
+/* 200,000 positions, whose pages are some few, met again and again. */
+static void build_long_context(struct rig *rig, size_t case_idx, struct rig_call *call) {
+    (void)case_idx;
+    const uint32_t context = 200000, page_tok = 64, few = 37, rows = 9;
+    const struct mla_tree_case first = {
+        KERNEL_BF16, 2, 128, 32, page_tok, 1, {{TREE_BUSHY, few * page_tok, rows}}, KERNEL_F32};
+    rig_mla_tree(rig, &first, 1, call);
+    struct mla_sequence *sequence = rig_alloc(rig, sizeof *sequence);
+    *sequence = call->args.mla_tree.sequences[0];
+    uint32_t pages = (context + rows) / page_tok + 1;
+    uint32_t *page = rig_alloc(rig, pages * sizeof *page);
+    for (uint32_t i = 0; i < pages; i++)
+        page[i] = sequence->page[rig_below(rig, few)];
+    page[pages - 1] = sequence->page[few]; /* of the rows */
+    sequence->page = page;
+    sequence->committed = context;
+    call->args.mla_tree.sequences = sequence;
+    call->args.mla_tree.positions_max = context + rows;
+}
+
+static void long_context(void **state) {
+    (void)state;
+    struct simt_variant contexts = mla_tree;
+    contexts.case_count = 1;
+    contexts.build = build_long_context;
+    contexts.spoil = NULL; /* more positions than slots */
+    assert_int_equal(simt_variant_check(&contexts, &simt_devices[1], 1), 1);
 }
 
 /* The same bits under every schedule: nothing depends on who comes first. */
@@ -98,49 +167,106 @@ static void the_cache_is_read_once(void **state) {
     }
 }
 
+static struct mla_cuda_plan plan_of(uint32_t heads, uint32_t rows, uint32_t sequences,
+                                    uint32_t positions, const struct kernel_device *device) {
+    const struct mla_tree_args args = {.heads = heads,
+                                       .latent_dim = 512,
+                                       .rope_dim = 64,
+                                       .sequence_count = sequences,
+                                       .rows_max = rows,
+                                       .positions_max = positions};
+    return mla_tree_cuda_plan(&args, device);
+}
+
 static void plans_fit_the_device(void **state) {
     (void)state;
     static const struct {
         uint32_t rows, sequences, positions;
-        size_t shared_bytes_max;
-        uint32_t multiprocessors;
+        size_t device;
         enum mla_cuda_tile tile;
-        uint32_t query_tiles, splits;
+        uint32_t blocks, splits_max, grid_blocks, partials;
     } cases[] = {
-        {1, 1, 200000, SIMT_SM120_SHARED_BYTES, 188, MLA_TILE_16, 1, 188},
-        {2, 1, 200000, SIMT_SM120_SHARED_BYTES, 188, MLA_TILE_16, 1, 188},
-        {4, 1, 200000, SIMT_SM120_SHARED_BYTES, 188, MLA_TILE_32, 1, 188},
-        {8, 1, 200000, SIMT_SM120_SHARED_BYTES, 188, MLA_TILE_32, 2, 94},
-        {8, 1, 200000, SIMT_SM90_SHARED_BYTES, 132, MLA_TILE_64, 1, 132},
-        {64, 1, 200000, SIMT_SM90_SHARED_BYTES, 132, MLA_TILE_64, 8, 16},
-        {1, 16, 4096, SIMT_SM120_SHARED_BYTES, 188, MLA_TILE_16, 1, 11},
-        {1, 1, 100, SIMT_SM120_SHARED_BYTES, 188, MLA_TILE_16, 1, 1},
-        {1, 1, 257, SIMT_SM120_SHARED_BYTES, 188, MLA_TILE_16, 1, 2},
-        {64, 64, 300, SIMT_SM120_SHARED_BYTES, 188, MLA_TILE_32, 16, 1},
+        {1, 1, 200000, 1, MLA_TILE_8, 188, 188, 188, 188 * 8},
+        {2, 1, 200000, 1, MLA_TILE_16, 188, 188, 188, 188 * 16},
+        {3, 1, 200000, 1, MLA_TILE_32, 188, 188, 188, 188 * 32},
+        {8, 1, 200000, 1, MLA_TILE_32, 188, 188, 188, 188 * 32}, /* two tiles of 94 ranges */
+        {1, 1, 200000, 2, MLA_TILE_8, 264, 264, 264, 264 * 8},
+        {4, 1, 200000, 2, MLA_TILE_32, 264, 264, 264, 264 * 32},
+        {8, 1, 200000, 2, MLA_TILE_64, 132, 132, 132, 132 * 64},
+        {64, 1, 200000, 2, MLA_TILE_64, 132, 132, 132, 132 * 64},
+        {1, 16, 4096, 1, MLA_TILE_8, 11, 11, 11, 11 * 8},
+        {1, 1, 100, 1, MLA_TILE_8, 188, 1, 1, 0},
+        {1, 1, 257, 1, MLA_TILE_8, 188, 2, 2, 2 * 8},
+        {64, 64, 300, 1, MLA_TILE_32, 2, 2, 16, 2 * 32},
+        {8192, 1, 200000, 1, MLA_TILE_32, 188, 188, 2048, 188 * 32},
+        {8192, 64, 200000, 1, MLA_TILE_32, 2, 2, 2048, 2 * 32},
+        {8192, 64, 200000, 2, MLA_TILE_64, 2, 2, 1024, 2 * 64},
+        {64, 189, 200000, 1, MLA_TILE_32, 1, 1, 16, 0}, /* more sequences than blocks */
+        {64, 1, 200000, 0, MLA_TILE_32, 1, 1, 16, 0},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        const struct mla_tree_args args = {.heads = 8,
-                                           .latent_dim = 512,
-                                           .rope_dim = 64,
-                                           .sequence_count = cases[i].sequences,
-                                           .rows_max = cases[i].rows,
-                                           .positions_max = cases[i].positions};
-        const struct kernel_device device = {cases[i].multiprocessors, cases[i].shared_bytes_max};
-        struct mla_cuda_plan plan = mla_tree_cuda_plan(&args, &device);
+        const struct kernel_device *device = &simt_devices[cases[i].device];
+        struct mla_cuda_plan plan = plan_of(8, cases[i].rows, cases[i].sequences,
+                                            cases[i].positions, device);
         assert_int_equal(plan.tile, cases[i].tile);
-        assert_int_equal(plan.query_tiles, cases[i].query_tiles);
-        assert_int_equal(plan.splits, cases[i].splits);
-        assert_true(plan.shared_bytes <= device.shared_bytes_max);
-        assert_int_equal(plan.scratch_bytes, (size_t)plan.splits * cases[i].sequences *
-                                                 cases[i].rows * 8 * (512 + 2) * sizeof(float));
+        assert_int_equal(plan.blocks, cases[i].blocks);
+        assert_int_equal(plan.splits_max, cases[i].splits_max);
+        assert_int_equal(plan.grid_blocks, cases[i].grid_blocks);
+        assert_int_equal(plan.partials, cases[i].partials);
+        assert_true(plan.shared_bytes <= device->shared_bytes_max);
+        assert_int_equal(plan.scratch_bytes,
+                         (size_t)plan.partials * cases[i].sequences * (512 + 2) * sizeof(float));
     }
+}
+
+static void check_plan(const struct mla_cuda_plan *plan, uint32_t queries) {
+    uint32_t tiles = divide_up(queries, plan->tile_queries);
+    uint32_t splits = min_u32(plan->blocks / tiles, plan->splits_max);
+    assert_true(plan->grid_blocks >= max_u32(splits, 1) * tiles);
+    assert_true(plan->scratch_bytes <= MLA_CUDA_SCRATCH_BYTES_MAX);
+    if (splits <= 1) return;
+    assert_true(plan->partials >= splits * queries);
+    assert_true(plan->merge_queries >= queries);
+}
+
+/* Of every step of up to 8,192 rows and 64 sequences: each sequence's ranges have blocks, and
+ * places in a workspace that keeps its limit; and what is said to be the most is what the greediest
+ * step needs. */
+static void workspace_is_bounded(void **state) {
+    (void)state;
+    static const struct kernel_device large = {.multiprocessors = 4000,
+                                               .shared_bytes_max = SIMT_SM90_SHARED_BYTES};
+    static const uint32_t heads[] = {1, 8, 64}, positions[] = {1, 700, 200000};
+    const struct kernel_device *devices[] = {&simt_devices[0], &simt_devices[1], &simt_devices[2],
+                                             &small, &large};
+    size_t limit_met = 0;
+    for (size_t i = 0; i < 5 * 3 * 3; i++) {
+        const struct kernel_device *device = devices[i / 9];
+        struct mla_tree_args bounds = {.heads = heads[i % 3],
+                                       .latent_dim = 512,
+                                       .rope_dim = 64,
+                                       .sequence_count = 64,
+                                       .rows_max = 8192,
+                                       .positions_max = positions[i / 3 % 3]};
+        size_t most = 0;
+        for (uint32_t sequences = 1; sequences <= 64; sequences++)
+            for (uint32_t rows = 1; rows <= 8192; rows += rows < 300 ? 1 : 263) {
+                struct mla_cuda_plan plan = plan_of(bounds.heads, rows, sequences,
+                                                    bounds.positions_max, device);
+                check_plan(&plan, rows * bounds.heads);
+                if (plan.scratch_bytes > most) most = plan.scratch_bytes;
+            }
+        assert_int_equal(mla_tree_cuda_scratch_bytes_max(&bounds, device), most);
+        limit_met += most > MLA_CUDA_SCRATCH_BYTES_MAX / 10 * 9;
+    }
+    assert_true(limit_met > 0);
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(plans_fit_the_device),
-        cmocka_unit_test(every_case_on_every_device),
-        cmocka_unit_test(schedules_do_not_show),
+        cmocka_unit_test(plans_fit_the_device),       cmocka_unit_test(workspace_is_bounded),
+        cmocka_unit_test(every_case_on_every_device), cmocka_unit_test(long_context),
+        cmocka_unit_test(every_size_of_tree),         cmocka_unit_test(schedules_do_not_show),
         cmocka_unit_test(the_cache_is_read_once),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

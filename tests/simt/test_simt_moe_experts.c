@@ -66,6 +66,23 @@ static void every_case_on_every_device(void **state) {
     assert_true(simt_variant_check(&moe_experts, simt_devices, SIMT_DEVICES) >= 50);
 }
 
+/* One to 64 rows; of the experts, more than a half have none at first, and few at last. */
+static void build_rows(struct rig *rig, size_t case_idx, struct rig_call *call) {
+    uint32_t rows = (uint32_t)case_idx + 1;
+    enum linear_format format = rows % 4 == 0 ? LINEAR_BF16 : LINEAR_INT4;
+    const struct moe_experts_case of_rows = {format, format, rows,         2,          24, 64,
+                                             32,     1,      ROUTE_RANDOM, KERNEL_BF16};
+    rig_moe_experts(rig, &of_rows, 1, call);
+}
+
+static void one_to_64_rows(void **state) {
+    (void)state;
+    struct simt_variant rows = moe_experts;
+    rows.case_count = 64;
+    rows.build = build_rows;
+    assert_int_equal(simt_variant_check(&rows, &simt_devices[1], 1), 64);
+}
+
 /* The same bits under every schedule, on every device, and of a row alone. */
 static void nothing_but_the_row_shows(void **state) {
     (void)state;
@@ -201,6 +218,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(plans_fit_the_device),
         cmocka_unit_test(every_case_on_every_device),
+        cmocka_unit_test(one_to_64_rows),
         cmocka_unit_test(nothing_but_the_row_shows),
         cmocka_unit_test(rows_without_experts_are_zero),
         cmocka_unit_test(weights_are_read_once),

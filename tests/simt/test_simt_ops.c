@@ -6,6 +6,7 @@
 #include <stdint.h>
 /* cmocka needs the four above. */
 #include <cmocka.h>
+#include <string.h>
 
 #include "simt_variant.h"
 
@@ -52,6 +53,50 @@ static void test_op(void **state) {
     assert_int_equal(simt_variant_check(op, &simt_devices[1], 1), op->case_count);
 }
 
+/* As a step has them, one to 64: op, its case of n rows (or moves, or values by thirty-threes). */
+#define OPS_OF_ROWS(X)                                                                             \
+    X(embed, {n, 40, 10, 10, 40, KERNEL_BF16})                                                     \
+    X(rms_norm, {n, 256, n % 2 == 0, 3})                                                           \
+    X(rope, {n, 3, 32, 5, 199990, n % 2 == 0})                                                     \
+    X(kv_store, {KERNEL_BF16, n, 128, 32, 70, 9, false})                                           \
+    X(kv_move, {70, 320, n, n % 2 == 0})                                                           \
+    X(gqa_block, {KERNEL_BF16, 2, 1, 16, 16, n % 3 * 20, n % 2 == 0, 1, {{50, 0, n}}})             \
+    X(add, {33 * n})                                                                               \
+    X(moe_route, {n, 24, 4, 1, 1, MOE_SIGMOID, true, true, 2.827f, false})                         \
+    X(swiglu, {n, 33, 2, 3})                                                                       \
+    X(top_tokens, {n, 100, 0, 8, 4, LOGITS_NORMAL, 3})
+
+static const uint32_t row_counts[] = {1, 2, 3, 4, 7, 8, 9, 15, 16, 17, 31, 32, 33, 48, 63, 64};
+#define ROW_COUNTS (sizeof row_counts / sizeof row_counts[0])
+
+#define DEFINE_ROWS(op, ...)                                                                       \
+    static void build_rows_of_##op(struct rig *rig, size_t case_idx, struct rig_call *call) {      \
+        const uint32_t n = row_counts[case_idx];                                                   \
+        const struct op##_case of_rows = __VA_ARGS__;                                              \
+        rig_##op(rig, &of_rows, 1, call);                                                          \
+    }
+OPS_OF_ROWS(DEFINE_ROWS)
+
+static void one_to_64_rows(void **state) {
+    (void)state;
+    static const struct {
+        const char *name;
+        void (*build)(struct rig *rig, size_t case_idx, struct rig_call *call);
+    } builds[] = {
+#define X(op, ...) {#op, build_rows_of_##op},
+        OPS_OF_ROWS(X)
+#undef X
+    };
+    for (size_t i = 0; i < sizeof builds / sizeof builds[0]; i++)
+        for (size_t o = 0; o < OP_COUNT; o++) {
+            if (strcmp(ops[o].name, builds[i].name) != 0) continue;
+            struct simt_variant op = ops[o];
+            op.case_count = ROW_COUNTS;
+            op.build = builds[i].build;
+            assert_int_equal(simt_variant_check(&op, &simt_devices[1], 1), ROW_COUNTS);
+        }
+}
+
 /* One draw of a case may be right by chance: the filters are tried at many positions. */
 static void filters_hold_at_every_position(void **state) {
     (void)state;
@@ -79,8 +124,9 @@ static void filters_hold_at_every_position(void **state) {
 }
 
 int main(void) {
-    struct CMUnitTest tests[OP_COUNT + 1];
+    struct CMUnitTest tests[OP_COUNT + 2];
     tests[OP_COUNT] = (struct CMUnitTest)cmocka_unit_test(filters_hold_at_every_position);
+    tests[OP_COUNT + 1] = (struct CMUnitTest)cmocka_unit_test(one_to_64_rows);
     for (size_t i = 0; i < OP_COUNT; i++)
         tests[i] = (struct CMUnitTest){ops[i].name, test_op, NULL, NULL, &ops[i]};
     return cmocka_run_group_tests(tests, NULL, NULL);
