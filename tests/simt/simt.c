@@ -8,9 +8,15 @@
 
 #include "kernel.h"
 #include "simt_fiber.h"
+#include "simt_view.h"
 
 #define POISON    0xff /* as bf16 and as f32 a NaN */
 #define LOADS_MAX 64   /* whose bank conflicts are counted; more between two meetings are not */
+
+#define BLOCKS_AT_ONCE 4u /* of a device, where several run */
+#define OTHER_ODDS     8u /* one in so many steps in shared memory lets another block go on */
+#define PAUSE_NS       1000u
+#define PAUSES_MAX     64u /* before other threads of the process are let in */
 
 enum meeting {
     MEET_NONE,
@@ -49,13 +55,35 @@ struct thread {
     uint32_t load_count;
 };
 
+/* One that runs, and its place in memory, which blocks have one after another. */
 struct block {
     const struct simt_grid *grid;
-    struct thread *thread;
+    struct device *device;
+    struct simt_index index;
+    struct thread *thread; /* [SIMT_THREADS_MAX] */
     uint32_t current, live;
     uint32_t at_barrier;
     uint32_t at_warp[SIMT_THREADS_MAX / SIMT_WARP_LANES];
     unsigned char *shared;
+    void (*kernel)(void *user);
+    void *user;
+    struct simt_view *view;
+};
+
+/* Its launches, one after another. */
+struct device {
+    const struct simt_work *works;
+    uint32_t work_count;
+    uint32_t work, begun, running; /* the launch that runs; of its blocks */
+};
+
+/* What runs kernels in one thread of the process. */
+struct machine {
+    struct machine *next; /* of those that nobody runs */
+    struct simt_fiber *host;
+    struct block block[SIMT_DEVICES_MAX * BLOCKS_AT_ONCE];
+    uint32_t running; /* of them */
+    uint32_t pauses;
 };
 
 struct simt_index simt_thread_index, simt_block_index;
@@ -64,15 +92,16 @@ static struct simt_schedule schedule;
 static struct simt_report own_report; /* until simt_begin says where */
 static struct simt_report *report = &own_report;
 static uint64_t random_state;
-static struct block block;
-static struct simt_fiber *host;
-static void (*kernel_to_run)(void *user);
-static void *kernel_user;
+static uint64_t clock_ns;
+static struct machine *machine; /* that runs */
+static struct machine *idle_machines;
+static struct block *block; /* likewise, in it */
+static uint64_t (*let_others_in)(void);
 
 /* ============================== failures ====================================================== */
 
 static void go_home(void) {
-    simt_fiber_switch(block.thread[block.current].fiber, host);
+    simt_fiber_switch(block->thread[block->current].fiber, machine->host);
 }
 
 __attribute__((format(printf, 1, 2))) static void note_failure(const char *format, ...) {
@@ -82,7 +111,7 @@ __attribute__((format(printf, 1, 2))) static void note_failure(const char *forma
     va_start(args, format);
     int used = snprintf(report->text, sizeof report->text,
                         "block (%u, %u, %u), thread %u: ", simt_block_index.x, simt_block_index.y,
-                        simt_block_index.z, block.current);
+                        simt_block_index.z, block->current);
     vsnprintf(report->text + used, sizeof report->text - (size_t)used, format, args);
     va_end(args);
 }
@@ -105,7 +134,7 @@ static uint32_t random_below(uint32_t end) { /* splitmix64 */
 }
 
 static bool can_run(uint32_t thread) {
-    return !block.thread[thread].done && block.thread[thread].waits_at == MEET_NONE;
+    return !block->thread[thread].done && block->thread[thread].waits_at == MEET_NONE;
 }
 
 /* The first that can run in [begin, end), cyclically from `from`; end where there is none. */
@@ -118,64 +147,97 @@ static uint32_t next_in(uint32_t begin, uint32_t end, uint32_t from) {
 }
 
 static uint32_t choose_next(void) {
-    uint32_t count = block.grid->threads;
-    if (schedule.order == SIMT_ROUND_ROBIN) return next_in(0, count, (block.current + 1) % count);
+    uint32_t count = block->grid->threads;
+    if (schedule.order == SIMT_ROUND_ROBIN) return next_in(0, count, (block->current + 1) % count);
     if (schedule.order == SIMT_RANDOM) return next_in(0, count, random_below(count));
-    uint32_t warp = block.current / SIMT_WARP_LANES * SIMT_WARP_LANES;
-    uint32_t thread = next_in(warp, warp + SIMT_WARP_LANES, block.current);
+    uint32_t warp = block->current / SIMT_WARP_LANES * SIMT_WARP_LANES;
+    uint32_t thread = next_in(warp, warp + SIMT_WARP_LANES, block->current);
     if (thread < warp + SIMT_WARP_LANES) return thread;
     return next_in(0, count, random_below(count) / SIMT_WARP_LANES * SIMT_WARP_LANES);
+}
+
+static bool is_running(const struct block *other) {
+    return other->live > 0;
+}
+
+/* Any but this one where there is another; SIMT_RANDOM: this one too. */
+static struct block *choose_block(void) {
+    const uint32_t count = SIMT_DEVICES_MAX * BLOCKS_AT_ONCE;
+    uint32_t self = (uint32_t)(block - machine->block);
+    uint32_t from = schedule.order == SIMT_ROUND_ROBIN ? self + 1 : random_below(count);
+    for (uint32_t i = 0; i < count; i++) {
+        struct block *other = &machine->block[(from + i) % count];
+        if (is_running(other) && (other != block || schedule.order == SIMT_RANDOM)) return other;
+    }
+    return block;
+}
+
+static void enter_block(struct block *next) {
+    block = next;
+    simt_block_index = next->index;
+    simt_thread_index.x = next->current;
+}
+
+/* Let another block go on, by the schedule; returns when this one is chosen again. */
+static void switch_block(void) {
+    if (machine->running < 2) return;
+    struct block *self = block, *next = choose_block();
+    if (next == self) return;
+    enter_block(next);
+    simt_fiber_switch(self->thread[self->current].fiber, next->thread[next->current].fiber);
 }
 
 static void say_deadlock(void) {
     uint32_t waiting[sizeof meeting_names / sizeof meeting_names[0]] = {0};
     char text[SIMT_TEXT_BYTES] = "";
     size_t used = 0;
-    for (uint32_t i = 0; i < block.grid->threads; i++)
-        if (!block.thread[i].done) waiting[block.thread[i].waits_at]++;
+    for (uint32_t i = 0; i < block->grid->threads; i++)
+        if (!block->thread[i].done) waiting[block->thread[i].waits_at]++;
     for (int m = MEET_BARRIER; m <= MEET_MMA; m++)
         if (waiting[m] > 0)
             used += (size_t)snprintf(text + used, sizeof text - used, ", %u at %s", waiting[m],
                                      meeting_names[m]);
-    note_failure("deadlock%s, %u ended", text, block.grid->threads - block.live);
+    note_failure("deadlock%s, %u ended", text, block->grid->threads - block->live);
 }
 
 /* Let others run; returns when this thread is chosen again. */
 static void yield(void) {
-    uint32_t self = block.current, next = choose_next();
-    if (next == block.grid->threads) {
-        if (block.live > 0) say_deadlock();
+    uint32_t self = block->current, next = choose_next();
+    if (next == block->grid->threads) {
+        if (block->live > 0) say_deadlock();
         go_home();
     }
     if (next == self) return;
-    block.current = next;
+    block->current = next;
     simt_thread_index.x = next;
-    simt_fiber_switch(block.thread[self].fiber, block.thread[next].fiber);
+    simt_fiber_switch(block->thread[self].fiber, block->thread[next].fiber);
 }
 
 static void thread_main(void) {
-    kernel_to_run(kernel_user);
-    block.thread[block.current].done = true;
-    block.live--;
-    if (block.at_barrier > 0) FAIL("ended while %u threads wait at a barrier", block.at_barrier);
+    block->kernel(block->user);
+    block->thread[block->current].done = true;
+    block->live--;
+    if (block->at_barrier > 0) FAIL("ended while %u threads wait at a barrier", block->at_barrier);
     yield();
 }
 
 /* ============================== meetings ====================================================== */
 
 static struct thread *self(void) {
-    return &block.thread[block.current];
+    return &block->thread[block->current];
 }
 
 void simt_barrier(void) {
     self()->waits_at = MEET_BARRIER;
-    if (block.live < block.grid->threads)
-        FAIL("a barrier after %u threads ended", block.grid->threads - block.live);
-    if (++block.at_barrier == block.grid->threads) {
-        block.at_barrier = 0;
+    if (block->live < block->grid->threads)
+        FAIL("a barrier after %u threads ended", block->grid->threads - block->live);
+    if (++block->at_barrier == block->grid->threads) {
+        block->at_barrier = 0;
         report->counters.barriers++;
-        for (uint32_t i = 0; i < block.grid->threads; i++)
-            block.thread[i].waits_at = MEET_NONE;
+        for (uint32_t i = 0; i < block->grid->threads; i++)
+            block->thread[i].waits_at = MEET_NONE;
+        simt_view_barrier(block->view);
+        if (schedule.order == SIMT_ROUND_ROBIN) switch_block();
     }
     yield();
 }
@@ -211,8 +273,8 @@ static void count_loads(struct thread *lane) {
 
 /* Wait for the warp's other lanes; the last of them does what `act` says, for all. */
 static void meet_warp(enum meeting meeting, void (*act)(struct thread *lane)) {
-    uint32_t warp = block.current / SIMT_WARP_LANES;
-    struct thread *lane = &block.thread[warp * SIMT_WARP_LANES];
+    uint32_t warp = block->current / SIMT_WARP_LANES;
+    struct thread *lane = &block->thread[warp * SIMT_WARP_LANES];
     self()->waits_at = meeting;
     for (uint32_t l = 0; l < SIMT_WARP_LANES; l++) {
         if (lane[l].done) FAIL("%s without lane %u, which ended", meeting_names[meeting], l);
@@ -221,8 +283,8 @@ static void meet_warp(enum meeting meeting, void (*act)(struct thread *lane)) {
             FAIL("%s while lane %u is at %s", meeting_names[meeting], l,
                  meeting_names[lane[l].waits_at]);
     }
-    if (++block.at_warp[warp] == SIMT_WARP_LANES) {
-        block.at_warp[warp] = 0;
+    if (++block->at_warp[warp] == SIMT_WARP_LANES) {
+        block->at_warp[warp] = 0;
         count_loads(lane);
         act(lane);
         for (uint32_t l = 0; l < SIMT_WARP_LANES; l++)
@@ -256,8 +318,8 @@ float simt_shuffle_xor(float value, uint32_t lane_mask) {
 static void check_shared(const void *address, const char *what) {
     const unsigned char *at = address;
     if ((uintptr_t)at % 16 != 0) FAIL("%s at %p, which 16 does not divide", what, address);
-    if (at < block.shared || at + 16 > block.shared + block.grid->shared_bytes)
-        FAIL("%s outside of the %zu bytes of shared memory", what, block.grid->shared_bytes);
+    if (at < block->shared || at + 16 > block->shared + block->grid->shared_bytes)
+        FAIL("%s outside of the %zu bytes of shared memory", what, block->grid->shared_bytes);
 }
 
 void simt_copy16(void *shared, const void *global, bool wanted) {
@@ -276,8 +338,8 @@ void simt_load(void *out, const void *shared, uint32_t bytes) {
     struct thread *thread = self();
     const unsigned char *from = shared;
     if ((uintptr_t)from % bytes != 0) FAIL("a load at %p, which %u does not divide", shared, bytes);
-    if (from < block.shared || from + bytes > block.shared + block.grid->shared_bytes)
-        FAIL("a load outside of the %zu bytes of shared memory", block.grid->shared_bytes);
+    if (from < block->shared || from + bytes > block->shared + block->grid->shared_bytes)
+        FAIL("a load outside of the %zu bytes of shared memory", block->grid->shared_bytes);
     memcpy(out, from, bytes);
     if (thread->load_count == LOADS_MAX) return;
     thread->load_bytes[thread->load_count] = (uint8_t)bytes;
@@ -340,7 +402,7 @@ static void act_load_x4_transposed(struct thread *lane) {
 
 void simt_load_matrix(uint32_t *out, const void *shared_row, uint32_t matrices, bool transposed) {
     struct thread *thread = self();
-    if (block.current % SIMT_WARP_LANES < 8 * matrices) check_shared(shared_row, "ldmatrix");
+    if (block->current % SIMT_WARP_LANES < 8 * matrices) check_shared(shared_row, "ldmatrix");
     thread->row = shared_row;
     if (matrices == 2)
         meet_warp(MEET_LOAD_X2, act_load_x2);
@@ -383,59 +445,195 @@ void simt_mma_bf16(float d[4], const uint32_t a[4], const uint32_t b[2]) {
     memcpy(d, thread->d, sizeof thread->d);
 }
 
+/* ============================== memory that devices share ===================================== */
+
+/* Steps in it are where blocks of several devices may come between each other. */
+static void step(void) {
+    if (schedule.order == SIMT_RANDOM && random_below(OTHER_ODDS) == 0) switch_block();
+}
+
+void simt_share_store(float *to, const float *value) {
+    step();
+    simt_view_store(block->view, block->current, to, value);
+}
+
+void simt_share_load(float *value_out, const float *from) {
+    step();
+    simt_view_load(block->view, block->current, value_out, from);
+}
+
+void simt_store_release(uint32_t *at, uint32_t value) {
+    step();
+    simt_view_release(block->view, block->current);
+    *at = value;
+}
+
+uint32_t simt_load_acquire(const uint32_t *at) {
+    step();
+    simt_view_acquire(block->view, block->current);
+    return *at;
+}
+
+uint64_t simt_time(void) {
+    return clock_ns;
+}
+
+/* Other threads of the process may run kernels of their own meanwhile. */
+static void let_in(void) {
+    struct machine *own_machine = machine;
+    struct block *own_block = block;
+    own_machine->pauses = 0;
+    clock_ns += let_others_in();
+    machine = own_machine;
+    enter_block(own_block);
+}
+
+void simt_pause(void) {
+    clock_ns += PAUSE_NS;
+    if (let_others_in != NULL && ++machine->pauses >= PAUSES_MAX) let_in();
+    switch_block();
+    /* Also a warp that is greedy: who waits must not keep from running who is waited for. */
+    uint32_t self = block->current, next = next_in(0, block->grid->threads, self + 1);
+    if (next == self) return;
+    block->current = next;
+    simt_thread_index.x = next;
+    simt_fiber_switch(block->thread[self].fiber, block->thread[next].fiber);
+}
+
+void simt_share_threads(uint64_t (*let_in_others)(void)) {
+    let_others_in = let_in_others;
+}
+
 /* ============================== blocks ======================================================== */
 
 unsigned char *simt_shared(void) {
-    return block.shared;
+    return block->shared;
 }
 
-static void run_block(const struct simt_grid *grid) {
-    block = (struct block){.grid = grid, .thread = block.thread, .live = grid->threads};
-    block.shared = aligned_alloc(128, grid->shared_bytes / 128 * 128 + 128);
-    memset(block.shared, POISON, grid->shared_bytes);
-    for (uint32_t i = 0; i < grid->threads; i++) {
-        struct simt_fiber *fiber = block.thread[i].fiber;
-        simt_fiber_reset(fiber, thread_main);
-        block.thread[i].fiber = fiber;
-        block.thread[i].done = false;
-        block.thread[i].waits_at = MEET_NONE;
-        block.thread[i].copy_count = block.thread[i].group = block.thread[i].load_count = 0;
+static uint32_t block_count(const struct simt_grid *grid) {
+    return grid->x * grid->y * grid->z;
+}
+
+static void begin_block(struct block *place, struct device *device) {
+    const struct simt_work *work = &device->works[device->work];
+    const struct simt_grid *grid = &work->grid;
+    /* Blocks have no order; the schedules other than the first run them backwards. */
+    uint32_t begun = device->begun++;
+    uint32_t idx = schedule.order == SIMT_ROUND_ROBIN ? begun : block_count(grid) - 1 - begun;
+    device->running++;
+    machine->running++;
+    *place = (struct block){
+        .grid = grid,
+        .device = device,
+        .index = {idx % grid->x, idx / grid->x % grid->y, idx / grid->x / grid->y},
+        .thread = place->thread,
+        .live = grid->threads,
+        .kernel = work->kernel,
+        .user = work->user,
+        .view = place->view};
+    if (place->thread == NULL) {
+        place->thread = calloc(SIMT_THREADS_MAX, sizeof *place->thread);
+        place->view = simt_view_create();
+        KERNEL_CHECK(place->thread != NULL);
     }
-    block.current = schedule.order == SIMT_ROUND_ROBIN ? 0 : random_below(grid->threads);
-    simt_thread_index.x = block.current;
-    simt_fiber_switch(host, block.thread[block.current].fiber);
-    free(block.shared);
+    place->shared = aligned_alloc(128, grid->shared_bytes / 128 * 128 + 128);
+    memset(place->shared, POISON, grid->shared_bytes);
+    simt_view_begin(place->view);
+    for (uint32_t i = 0; i < grid->threads; i++) {
+        struct thread *thread = &place->thread[i];
+        if (thread->fiber == NULL) thread->fiber = simt_fiber_create();
+        simt_fiber_reset(thread->fiber, thread_main);
+        thread->done = false;
+        thread->waits_at = MEET_NONE;
+        thread->copy_count = thread->group = thread->load_count = 0;
+    }
+    place->current = schedule.order == SIMT_ROUND_ROBIN ? 0 : random_below(grid->threads);
 }
 
-static void prepare_threads(void) {
-    if (block.thread != NULL) return;
-    host = simt_fiber_create();
-    block.thread = calloc(SIMT_THREADS_MAX, sizeof *block.thread);
-    KERNEL_CHECK(block.thread != NULL);
-    for (uint32_t i = 0; i < SIMT_THREADS_MAX; i++)
-        block.thread[i].fiber = simt_fiber_create();
+static void end_block(struct block *ended) {
+    simt_view_end(ended->view);
+    free(ended->shared);
+    ended->shared = NULL;
+    ended->live = 0;
+    ended->device->running--;
+    machine->running--;
+}
+
+/* Begin what the device has room for. False where it has nothing left that runs. */
+static bool fill_device(struct device *device, struct block *place, uint32_t at_once) {
+    while (device->running == 0 && device->work < device->work_count &&
+           device->begun == block_count(&device->works[device->work].grid)) {
+        device->work++;
+        device->begun = 0;
+    }
+    if (device->work == device->work_count) return false;
+    for (uint32_t i = 0; i < at_once; i++)
+        if (!is_running(&place[i]) &&
+            device->begun < block_count(&device->works[device->work].grid))
+            begin_block(&place[i], device);
+    return true;
+}
+
+/* One that nobody runs. */
+static struct machine *take_machine(void) {
+    struct machine *taken = idle_machines;
+    if (taken != NULL) {
+        idle_machines = taken->next;
+        return taken;
+    }
+    taken = calloc(1, sizeof *taken);
+    KERNEL_CHECK(taken != NULL);
+    taken->host = simt_fiber_create();
+    return taken;
+}
+
+static bool run(struct device *devices, uint32_t device_count, uint32_t at_once) {
+    machine = take_machine();
+    block = &machine->block[0];
+    while (!report->failed) {
+        bool runs = false;
+        for (uint32_t d = 0; d < device_count; d++)
+            runs |= fill_device(&devices[d], &machine->block[d * BLOCKS_AT_ONCE], at_once);
+        if (!runs) break;
+        enter_block(is_running(block) ? block : choose_block());
+        simt_fiber_switch(machine->host, block->thread[block->current].fiber);
+        if (block->live == 0) end_block(block);
+    }
+    for (uint32_t i = 0; i < SIMT_DEVICES_MAX * BLOCKS_AT_ONCE; i++)
+        if (is_running(&machine->block[i])) end_block(&machine->block[i]);
+    machine->next = idle_machines;
+    idle_machines = machine;
+    return !report->failed;
 }
 
 void simt_begin(struct simt_schedule new_schedule, struct simt_report *new_report) {
     schedule = new_schedule;
     random_state = new_schedule.seed;
+    clock_ns = 0;
     report = new_report;
     *report = (struct simt_report){0};
 }
 
-bool simt_launch(const struct simt_grid *grid, void (*kernel)(void *user), void *user) {
+static void check_grid(const struct simt_grid *grid) {
     KERNEL_CHECK(grid->threads % SIMT_WARP_LANES == 0 && grid->threads <= SIMT_THREADS_MAX &&
                  grid->shared_bytes <= SIMT_SHARED_BYTES_MAX);
-    prepare_threads();
-    kernel_to_run = kernel;
-    kernel_user = user;
-    uint32_t count = grid->x * grid->y * grid->z;
-    for (uint32_t i = 0; i < count && !report->failed; i++) {
-        /* Blocks have no order; the schedules other than the first run them backwards. */
-        uint32_t idx = schedule.order == SIMT_ROUND_ROBIN ? i : count - 1 - i;
-        simt_block_index = (struct simt_index){idx % grid->x, idx / grid->x % grid->y,
-                                               idx / grid->x / grid->y};
-        run_block(grid);
+}
+
+bool simt_launch(const struct simt_grid *grid, void (*kernel)(void *user), void *user) {
+    const struct simt_work work = {.grid = *grid, .kernel = kernel, .user = user};
+    struct device device = {.works = &work, .work_count = 1};
+    check_grid(grid);
+    return run(&device, 1, 1);
+}
+
+bool simt_launch_together(const struct simt_work *const *works, const uint32_t *work_counts,
+                          uint32_t device_count) {
+    struct device devices[SIMT_DEVICES_MAX];
+    KERNEL_CHECK(device_count <= SIMT_DEVICES_MAX);
+    for (uint32_t d = 0; d < device_count; d++) {
+        devices[d] = (struct device){.works = works[d], .work_count = work_counts[d]};
+        for (uint32_t w = 0; w < work_counts[d]; w++)
+            check_grid(&works[d][w].grid);
     }
-    return !report->failed;
+    return run(devices, device_count, BLOCKS_AT_ONCE);
 }

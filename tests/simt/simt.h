@@ -1,6 +1,8 @@
 /* Runs GPU kernels on the CPU, one block after another, to find what a GPU may or may not show:
  * missing barriers, reads of memory that was not written or whose copy was not waited for, accesses
- * out of bounds, threads that wait for each other for ever.
+ * out of bounds, threads that wait for each other for ever. Or kernels of several devices side by
+ * side, which share memory: then blocks come between each other wherever they wait or share, as the
+ * schedule says, and what was stored there is seen as late as a GPU allows (simt_view.h).
  *
  * A thread is a fiber. It runs until it meets others: at a barrier, or at an instruction of the
  * whole warp. Who runs next is the schedule's choice, and a kernel must give the same result under
@@ -22,6 +24,7 @@
 #define SIMT_TEXT_BYTES       256u
 #define SIMT_COPIES_MAX       512u    /* copies of a thread under way */
 #define SIMT_SHARED_BYTES_MAX 232448u /* of a block: sm_90 */
+#define SIMT_DEVICES_MAX      8u
 
 enum simt_order {
     SIMT_ROUND_ROBIN, /* every thread as far as the next meeting, in turn */
@@ -63,6 +66,21 @@ void simt_begin(struct simt_schedule schedule, struct simt_report *report);
 /* Run kernel(user) in every thread of every block. False where it, or one before it, failed. */
 bool simt_launch(const struct simt_grid *grid, void (*kernel)(void *user), void *user);
 
+struct simt_work {
+    struct simt_grid grid;
+    void (*kernel)(void *user);
+    void *user;
+};
+
+/* The same with several devices at a time: works[d] one after another, [work_counts[d]]. */
+bool simt_launch_together(const struct simt_work *const *works, const uint32_t *work_counts,
+                          uint32_t device_count);
+
+/* Kernels that wait for each other may also be run by several threads of the process, one at a
+ * time: let_in, called by one that waits, returns when others have had a turn, and how many ns that
+ * took. NULL: there are none. */
+void simt_share_threads(uint64_t (*let_in)(void));
+
 /* ---- for emulated/cuda/device.cuh: called by the threads of a kernel ------------------------- */
 
 struct simt_index {
@@ -80,5 +98,16 @@ void simt_copy_wait(uint32_t pending);
 void simt_load(void *out, const void *shared, uint32_t bytes); /* 4 or 16 */
 void simt_load_matrix(uint32_t *out, const void *shared_row, uint32_t matrices, bool transposed);
 void simt_mma_bf16(float d[4], const uint32_t a[4], const uint32_t b[2]);
+
+/* Memory that devices share. Four floats; a word. */
+void simt_share_store(float *to, const float *value);
+void simt_share_load(float *value_out, const float *from);
+void simt_store_release(uint32_t *at, uint32_t value);
+uint32_t simt_load_acquire(const uint32_t *at);
+
+/* In a loop that waits for another block; the clock, in ns since simt_begin, stands still but for
+ * it. */
+void simt_pause(void);
+uint64_t simt_time(void);
 
 #endif

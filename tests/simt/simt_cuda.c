@@ -4,11 +4,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "cuda.h"
 #include "cuda_runtime_api.h"
 #include "kernel.h"
 #include "simt_memory.h"
+
+#define LET_IN_NS 50000
 
 enum work_kind { WORK_KERNEL, WORK_COPY, WORK_SET, WORK_HOST, WORK_RECORD, WORK_AWAIT };
 
@@ -139,6 +142,8 @@ const char *cudaGetErrorString(cudaError_t error) {
     case cudaErrorInsufficientDriver: return "CUDA driver version is insufficient";
     case cudaErrorNoDevice: return "no CUDA-capable device is detected";
     case cudaErrorInvalidDevice: return "invalid device ordinal";
+    case cudaErrorPeerAccessUnsupported:
+        return "peer access is not supported between these two devices";
     case cudaErrorInvalidResourceHandle: return "invalid resource handle";
     case cudaErrorNotReady: return "device not ready";
     case cudaErrorIllegalAddress: return "an illegal memory access was encountered";
@@ -250,6 +255,33 @@ cudaError_t cudaFreeHost(void *memory) {
     if (error == cudaSuccess) error = wait_for_all();
     cudaError_t freed = simt_memory_release(memory, true) ? cudaSuccess : cudaErrorInvalidValue;
     return leave(error != cudaSuccess ? error : freed);
+}
+
+cudaError_t cudaIpcGetMemHandle(cudaIpcMemHandle_t *handle_out, void *memory) {
+    cudaError_t error = enter();
+    if (error == cudaSuccess && !simt_memory_is_device(memory, 1)) error = cudaErrorInvalidValue;
+    if (error != cudaSuccess) return leave(error);
+    memset(handle_out, 0, sizeof *handle_out);
+    memcpy(handle_out->reserved, &memory, sizeof memory);
+    return leave(cudaSuccess);
+}
+
+cudaError_t cudaIpcOpenMemHandle(void **memory_out, cudaIpcMemHandle_t handle, unsigned int flags) {
+    cudaError_t error = enter();
+    void *memory;
+    memcpy(&memory, handle.reserved, sizeof memory);
+    if (error == cudaSuccess && flags != cudaIpcMemLazyEnablePeerAccess)
+        error = cudaErrorInvalidValue;
+    if (error == cudaSuccess && the_device()->apart) error = cudaErrorPeerAccessUnsupported;
+    if (error == cudaSuccess && !simt_memory_borrow(memory)) error = cudaErrorInvalidValue;
+    if (error == cudaSuccess) *memory_out = memory;
+    return leave(error);
+}
+
+cudaError_t cudaIpcCloseMemHandle(void *memory) {
+    cudaError_t error = enter();
+    bool open = simt_memory_give_back(memory);
+    return leave(error != cudaSuccess || open ? error : cudaErrorInvalidValue);
 }
 
 /* ---- the driver's ---------------------------------------------------------------------------- */
@@ -425,8 +457,24 @@ static bool is_blocked(const struct CUstream_st *stream) {
     return work->kind == WORK_AWAIT && work->event->done < work->record;
 }
 
+static uint64_t now_ns(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
+}
+
+/* Long enough that a thread which waits for the lock has it. */
+static uint64_t let_in(void) {
+    uint64_t begin_ns = now_ns();
+    pthread_mutex_unlock(&lock);
+    nanosleep(&(struct timespec){.tv_nsec = LET_IN_NS}, NULL);
+    pthread_mutex_lock(&lock);
+    return now_ns() - begin_ns;
+}
+
 static void run_kernel(struct work *work) {
     counters.kernels++;
+    simt_share_threads(let_in);
     if (!simt_launch(&work->grid, work->kernel, work->args)) sticky = cudaErrorLaunchFailure;
 }
 
@@ -480,12 +528,47 @@ void simt_cuda_launch(void *stream_user, const struct simt_grid *grid, void (*ke
                               .args = (void *)(uintptr_t)args, /* copied */
                               .args_bytes = args_bytes};
     if (stream_user == NULL) {
+        simt_share_threads(NULL);
         simt_launch(grid, kernel, work.args);
         return;
     }
     pthread_mutex_lock(&lock);
     tell(stream_user, &work);
     pthread_mutex_unlock(&lock);
+}
+
+bool simt_cuda_run_together(void *const *stream_users, uint32_t count) {
+    const struct simt_work *works[SIMT_DEVICES_MAX];
+    uint32_t work_counts[SIMT_DEVICES_MAX];
+    KERNEL_CHECK(count <= SIMT_DEVICES_MAX);
+    pthread_mutex_lock(&lock);
+    simt_memory_open();
+    for (uint32_t s = 0; s < count; s++) {
+        const struct CUstream_st *stream = stream_users[s];
+        uint32_t length = 0;
+        for (const struct work *work = stream->works.first; work != NULL; work = work->next)
+            length++;
+        struct simt_work *list = calloc(length + 1, sizeof *list);
+        KERNEL_CHECK(list != NULL);
+        const struct work *work = stream->works.first;
+        for (uint32_t i = 0; i < length; i++, work = work->next) {
+            KERNEL_CHECK(work->kind == WORK_KERNEL);
+            list[i] = (struct simt_work){work->grid, work->kernel, work->args};
+        }
+        works[s] = list;
+        work_counts[s] = length;
+        counters.kernels += length;
+    }
+    simt_share_threads(NULL);
+    bool done = simt_launch_together(works, work_counts, count);
+    for (uint32_t s = 0; s < count; s++) {
+        list_free(&((struct CUstream_st *)stream_users[s])->works);
+        free((void *)(uintptr_t)works[s]);
+    }
+    simt_memory_close();
+    if (!done) sticky = cudaErrorLaunchFailure;
+    pthread_mutex_unlock(&lock);
+    return done;
 }
 
 /* ============================== streams and events ============================================ */

@@ -9,8 +9,8 @@
  *
  * A kernel that fails (simt.h) fails its stream, and with it every later call of the process.
  *
- * Threads: any; each drives its own streams, as the ranks of a test do. Kernels run one at a time.
- */
+ * Threads: any; each drives its own streams, as the ranks of a test do. Kernels run one at a time,
+ * except that one which waits for another device lets other threads run theirs meanwhile. */
 #ifndef ESPALIER_SIMT_CUDA_H
 #define ESPALIER_SIMT_CUDA_H
 
@@ -28,6 +28,7 @@ struct simt_device {
     size_t shared_bytes_max, memory_bytes;
     int driver_version; /* 13000: 13.0 */
     bool ecc;
+    bool apart; /* cannot reach each other's memory */
 };
 extern const struct simt_device simt_device_default;
 
@@ -50,5 +51,9 @@ struct simt_cuda_counters simt_cuda_count(void);
  * stream is NULL, without device memory. */
 void simt_cuda_launch(void *stream, const struct simt_grid *grid, void (*kernel)(void *user),
                       const void *args, size_t args_bytes);
+
+/* Run what the streams were told, kernels alone, as if each were a device of its own: side by side,
+ * as the schedule says. False where one failed. */
+bool simt_cuda_run_together(void *const *streams, uint32_t count);
 
 #endif

@@ -18,6 +18,7 @@ struct range {
     unsigned char *begin;
     size_t bytes;         /* that may be touched; of reserved space those mapped and allowed */
     size_t mapped_bytes;  /* of reserved space: mapped, perhaps not allowed yet */
+    uint32_t borrowers;   /* of device memory */
     unsigned char *space; /* what the system gave */
     size_t space_bytes;
 };
@@ -104,8 +105,27 @@ void *simt_memory_allocate(size_t bytes, size_t device_bytes_max, bool pinned) {
 bool simt_memory_release(void *memory, bool pinned) {
     const struct range *range = find_range(memory, 0);
     size_t bytes = range != NULL ? range->bytes : 0;
+    if (range != NULL && range->borrowers > 0) return false;
     if (!drop_range(memory, pinned ? KIND_PINNED : KIND_DEVICE)) return false;
     if (!pinned) device_bytes -= bytes;
+    return true;
+}
+
+static struct range *find_lendable(const void *memory) {
+    struct range *range = find_range(memory, 0);
+    return range != NULL && range->kind == KIND_DEVICE && range->begin == memory ? range : NULL;
+}
+
+bool simt_memory_borrow(void *memory) {
+    struct range *range = find_lendable(memory);
+    if (range != NULL) range->borrowers++;
+    return range != NULL;
+}
+
+bool simt_memory_give_back(void *memory) {
+    struct range *range = find_lendable(memory);
+    if (range == NULL || range->borrowers == 0) return false;
+    range->borrowers--;
     return true;
 }
 

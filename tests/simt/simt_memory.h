@@ -18,6 +18,10 @@ void simt_memory_close(void);
 void *simt_memory_allocate(size_t bytes, size_t device_bytes_max, bool pinned);
 bool simt_memory_release(void *memory, bool pinned);
 
+/* Device memory as a peer has it open; it cannot be released before it is given back. */
+bool simt_memory_borrow(void *memory);
+bool simt_memory_give_back(void *memory);
+
 /* Is all of it of this kind? */
 bool simt_memory_is_device(const void *address, size_t bytes);
 bool simt_memory_is_pinned(const void *address, size_t bytes);

@@ -12,6 +12,7 @@
 
 #include "kernel.h"
 #include "simt.h"
+#include "simt_view.h"
 
 #define SEEDS 4u
 
@@ -318,6 +319,118 @@ static void mistakes_are_named(void **state) {
     expect_failure(32, load_from_odd_place, NULL, "ldmatrix at");
 }
 
+/* ============================== several devices =============================================== */
+
+/* Device 0 hands value after value to device 1, by one place; the second waits for each. */
+#define HANDED 3u
+
+struct relay {
+    float value[SIMT_VIEW_FLOATS];
+    uint32_t given, taken; /* how many */
+    bool releases, acquires;
+    float got[HANDED];
+};
+
+static void wait_for(const uint32_t *word, uint32_t at_least, bool acquires) {
+    while ((acquires ? simt_load_acquire(word) : *word) < at_least)
+        simt_pause();
+}
+
+static void give(void *user) {
+    struct relay *relay = user;
+    if (simt_thread_index.x != 0) return;
+    for (uint32_t i = 1; i <= HANDED; i++) {
+        const float value[SIMT_VIEW_FLOATS] = {(float)i, (float)i, (float)i, (float)i};
+        simt_share_store(relay->value, value);
+        if (relay->releases)
+            simt_store_release(&relay->given, i);
+        else
+            relay->given = i;
+        wait_for(&relay->taken, i, true);
+    }
+}
+
+static void take(void *user) {
+    struct relay *relay = user;
+    if (simt_thread_index.x != 0) return;
+    for (uint32_t i = 1; i <= HANDED; i++) {
+        float value[SIMT_VIEW_FLOATS];
+        wait_for(&relay->given, i, relay->acquires);
+        simt_share_load(value, relay->value);
+        relay->got[i - 1] = value[3];
+        simt_store_release(&relay->taken, i);
+    }
+}
+
+/* Does every value arrive: under all schedules, or under none of them? */
+static bool values_arrive(bool releases, bool acquires) {
+    uint32_t arrived = 0;
+    for (uint32_t o = 0; o < SIMT_ORDER_COUNT; o++)
+        for (uint32_t seed = 0; seed < SEEDS; seed++) {
+            struct relay relay = {.releases = releases, .acquires = acquires};
+            const struct simt_grid grid = {1, 1, 1, 32, 0};
+            const struct simt_work giving = {grid, give, &relay}, taking = {grid, take, &relay};
+            const struct simt_work *const works[] = {&giving, &taking};
+            const uint32_t counts[] = {1, 1};
+            struct simt_report report;
+            simt_begin((struct simt_schedule){orders[o], seed}, &report);
+            assert_true(simt_launch_together(works, counts, 2));
+            uint32_t right = 0;
+            for (uint32_t i = 0; i < HANDED; i++)
+                right += relay.got[i] == (float)(i + 1);
+            arrived += right == HANDED;
+        }
+    assert_true(arrived == 0 || arrived == SIMT_ORDER_COUNT * SEEDS);
+    return arrived > 0;
+}
+
+static void what_is_shared_is_seen_behind_release_and_acquire(void **state) {
+    (void)state;
+    assert_true(values_arrive(true, true));
+    assert_false(values_arrive(false, true));
+    assert_false(values_arrive(true, false));
+}
+
+/* Each block writes where the next launch of its device, and no sooner, reads. */
+struct ledger {
+    uint32_t word[8];
+    uint32_t wrong;
+};
+
+static void write_word(void *user) {
+    struct ledger *ledger = user;
+    simt_pause();
+    if (simt_thread_index.x == 0) ledger->word[simt_block_index.x]++;
+}
+
+static void check_words(void *user) {
+    struct ledger *ledger = user;
+    for (uint32_t i = 0; i < 8; i++)
+        ledger->wrong += ledger->word[i] != 1;
+}
+
+static void launches_of_a_device_follow_each_other(void **state) {
+    (void)state;
+    for (uint32_t o = 0; o < SIMT_ORDER_COUNT; o++) {
+        struct ledger ledgers[SIMT_DEVICES_MAX] = {0};
+        struct simt_work work[SIMT_DEVICES_MAX][2];
+        const struct simt_work *works[SIMT_DEVICES_MAX];
+        uint32_t counts[SIMT_DEVICES_MAX];
+        struct simt_report report;
+        for (uint32_t d = 0; d < SIMT_DEVICES_MAX; d++) {
+            const struct simt_grid many = {8, 1, 1, 32, 0}, one = {1, 1, 1, 32, 0};
+            work[d][0] = (struct simt_work){many, write_word, &ledgers[d]};
+            work[d][1] = (struct simt_work){one, check_words, &ledgers[d]};
+            works[d] = work[d];
+            counts[d] = 2;
+        }
+        simt_begin((struct simt_schedule){orders[o], o}, &report);
+        assert_true(simt_launch_together(works, counts, SIMT_DEVICES_MAX));
+        for (uint32_t d = 0; d < SIMT_DEVICES_MAX; d++)
+            assert_int_equal(ledgers[d].wrong, 0);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(matrices_are_dealt_to_lanes),
@@ -327,6 +440,8 @@ int main(void) {
         cmocka_unit_test(costs_are_counted),
         cmocka_unit_test(a_missing_barrier_shows),
         cmocka_unit_test(mistakes_are_named),
+        cmocka_unit_test(what_is_shared_is_seen_behind_release_and_acquire),
+        cmocka_unit_test(launches_of_a_device_follow_each_other),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

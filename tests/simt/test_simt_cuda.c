@@ -297,6 +297,26 @@ static void the_plugged_device_is_seen(void **state) {
     simt_cuda_plug(&simt_device_default);
 }
 
+/* A peer's memory is the peer's to free, once it is closed. */
+static void memory_is_opened_by_others(void **state) {
+    (void)state;
+    cudaIpcMemHandle_t handle;
+    void *opened = NULL;
+    assert_int_equal(cudaIpcGetMemHandle(&handle, pinned), cudaErrorInvalidValue);
+    assert_ok(cudaIpcGetMemHandle(&handle, memory));
+    struct simt_device device = simt_device_default;
+    device.apart = true;
+    simt_cuda_plug(&device);
+    assert_int_equal(cudaIpcOpenMemHandle(&opened, handle, cudaIpcMemLazyEnablePeerAccess),
+                     cudaErrorPeerAccessUnsupported);
+    simt_cuda_plug(&simt_device_default);
+    assert_int_equal(cudaIpcCloseMemHandle(memory), cudaErrorInvalidValue);
+    assert_ok(cudaIpcOpenMemHandle(&opened, handle, cudaIpcMemLazyEnablePeerAccess));
+    assert_non_null(opened);
+    assert_int_equal(cudaFree(memory), cudaErrorInvalidValue);
+    assert_ok(cudaIpcCloseMemHandle(opened));
+}
+
 int main(void) {
 #define TEST(f) cmocka_unit_test_setup_teardown(f, set_up, tear_down)
     const struct CMUnitTest tests[] = {
@@ -314,6 +334,7 @@ int main(void) {
         TEST(a_failed_kernel_sticks),
         TEST(calls_fail_on_demand),
         TEST(the_plugged_device_is_seen),
+        TEST(memory_is_opened_by_others),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

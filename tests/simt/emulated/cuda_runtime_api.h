@@ -17,6 +17,7 @@ typedef enum cudaError {
     cudaErrorInsufficientDriver = 35,
     cudaErrorNoDevice = 100,
     cudaErrorInvalidDevice = 101,
+    cudaErrorPeerAccessUnsupported = 217,
     cudaErrorInvalidResourceHandle = 400,
     cudaErrorNotReady = 600,
     cudaErrorIllegalAddress = 700,
@@ -49,6 +50,12 @@ enum cudaDriverEntryPointQueryResult {
 
 #define cudaEnableDefault 0x0
 
+#define cudaIpcMemLazyEnablePeerAccess 0x01
+
+typedef struct cudaIpcMemHandle_st {
+    char reserved[64];
+} cudaIpcMemHandle_t;
+
 typedef struct CUstream_st *cudaStream_t;
 typedef struct CUevent_st *cudaEvent_t;
 typedef struct CUgraph_st *cudaGraph_t;
@@ -80,6 +87,11 @@ cudaError_t cudaMalloc(void **memory_out, size_t bytes);
 cudaError_t cudaFree(void *memory);
 cudaError_t cudaMallocHost(void **memory_out, size_t bytes);
 cudaError_t cudaFreeHost(void *memory);
+
+/* Threads stand for processes: memory of one opened by another. */
+cudaError_t cudaIpcGetMemHandle(cudaIpcMemHandle_t *handle_out, void *memory);
+cudaError_t cudaIpcOpenMemHandle(void **memory_out, cudaIpcMemHandle_t handle, unsigned int flags);
+cudaError_t cudaIpcCloseMemHandle(void *memory);
 
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream_out, unsigned int flags);
 cudaError_t cudaStreamDestroy(cudaStream_t stream);
