@@ -171,4 +171,59 @@ DEVICE_INLINE void device_warp_barrier(void) {
     __syncwarp();
 }
 
+/* ---- memory that devices share -----------------------------------------------------------------
+ *
+ * Scope .sys of the memory model: other GPUs and the host. What a block wrote before a barrier and
+ * a release behind it, another block has seen behind an acquire that read the word, and a barrier.
+ */
+
+/* Four floats at a time, 16-byte aligned; never from a cache that others do not write. */
+DEVICE_INLINE void device_share_store(float *to, float4 value) {
+    asm volatile("st.relaxed.sys.global.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(to), "f"(value.x),
+                 "f"(value.y), "f"(value.z), "f"(value.w)
+                 : "memory");
+}
+
+DEVICE_INLINE float4 device_share_load(const float *from) {
+    float4 value;
+    asm volatile("ld.relaxed.sys.global.v4.f32 {%0, %1, %2, %3}, [%4];"
+                 : "=f"(value.x), "=f"(value.y), "=f"(value.z), "=f"(value.w)
+                 : "l"(from)
+                 : "memory");
+    return value;
+}
+
+DEVICE_INLINE void device_store_release(uint32_t *at, uint32_t value) {
+    asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(at), "r"(value) : "memory");
+}
+
+DEVICE_INLINE uint32_t device_load_acquire(const uint32_t *at) {
+    uint32_t value;
+    asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(value) : "l"(at) : "memory");
+    return value;
+}
+
+/* A word alone, which says nothing of others. */
+DEVICE_INLINE void device_store_relaxed(uint32_t *at, uint32_t value) {
+    asm volatile("st.relaxed.sys.global.u32 [%0], %1;" ::"l"(at), "r"(value) : "memory");
+}
+
+DEVICE_INLINE uint32_t device_load_relaxed(const uint32_t *at) {
+    uint32_t value;
+    asm volatile("ld.relaxed.sys.global.u32 %0, [%1];" : "=r"(value) : "l"(at) : "memory");
+    return value;
+}
+
+/* Between two looks at what another device is to write: for some tens of nanoseconds at most. */
+DEVICE_INLINE void device_pause(void) {
+    __nanosleep(20);
+}
+
+/* A clock that all multiprocessors share, in steps of about a microsecond. */
+DEVICE_INLINE uint64_t device_time_ns(void) {
+    uint64_t now;
+    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
+    return now;
+}
+
 #endif

@@ -10,6 +10,7 @@
 #define __global__
 #define __device__
 #define __launch_bounds__(...)
+#define __grid_constant__
 #define DEVICE_INLINE inline
 #define threadIdx     simt_thread_index
 #define blockIdx      simt_block_index
@@ -139,6 +140,42 @@ DEVICE_INLINE void device_barrier(void) {
 
 DEVICE_INLINE void device_warp_barrier(void) {
     simt_warp_barrier();
+}
+
+/* ---- memory that devices share --------------------------------------------------------------- */
+
+DEVICE_INLINE void device_share_store(float *to, float4 value) {
+    simt_share_store(to, &value.x);
+}
+
+DEVICE_INLINE float4 device_share_load(const float *from) {
+    float4 value;
+    simt_share_load(&value.x, from);
+    return value;
+}
+
+DEVICE_INLINE void device_store_release(uint32_t *at, uint32_t value) {
+    simt_store_release(at, value);
+}
+
+DEVICE_INLINE uint32_t device_load_acquire(const uint32_t *at) {
+    return simt_load_acquire(at);
+}
+
+DEVICE_INLINE void device_store_relaxed(uint32_t *at, uint32_t value) {
+    *at = value;
+}
+
+DEVICE_INLINE uint32_t device_load_relaxed(const uint32_t *at) {
+    return *at;
+}
+
+DEVICE_INLINE void device_pause(void) {
+    simt_pause();
+}
+
+DEVICE_INLINE uint64_t device_time_ns(void) {
+    return simt_time();
 }
 
 #endif
