@@ -2,8 +2,7 @@
  *
  *     page q, token o:  slot q * page_tok + o, kv_tok_bytes each
  *     F32, BF16:        [ latent (R) | rotated key (P) ]
- *     FP8:              [ R codes, e4m3 | a scale, f32, for each 128 | rotated key, P bf16 | zeros
- * ]
+ *     FP8:              [ codes, R e4m3 | scales, f32, one for each 128 | key, P bf16 | zeros ]
  *
  * slot[t] = q * page_tok + o. f32 as is, bf16 rounded to nearest even. Exact.
  *
