@@ -1,7 +1,8 @@
 /* How near the roof each kernel runs on a GPU, and whether it computes what the CPU's does there.
  *
- *     bench_gpu check          kernels against the CPU's, at shapes of Kimi K2.6; exit code 1 where
- *                              one differs
+ *     bench_gpu check          every kernel against its reference over the cases of tests/kernels
+ *                              (check_ops.h), and those that matter against the CPU's at shapes of
+ *                              Kimi K2.6; exit code 1 where one differs
  *     bench_gpu time [LEAST]   one line a kernel and shape, as CSV. Exit code 3 where memory gives
  *                              less than LEAST GB/s: then something else is at work, and no line
  *                              means anything
@@ -20,6 +21,7 @@
 #include <time.h>
 
 extern "C" {
+#include "check_ops.h"
 #include "kernel.h"
 #include "linear/linear_cuda.h"
 #include "mla_tree/mla_tree_cuda.h"
@@ -267,7 +269,18 @@ static void make_moe_experts(struct bench *bench, struct call *call, uint32_t ro
     give_scratch(bench, moe_experts_cuda_plan(&args, &bench->device).scratch_bytes);
 }
 
-/* A chain of rows behind a context whose pages lie in any order. */
+/* A tree of rows, as a drafter makes them. */
+static uint64_t *upload_tree(struct bench *bench, uint32_t rows) {
+    uint64_t ancestors[64];
+    KERNEL_CHECK(rows <= 64);
+    for (uint32_t i = 0; i < rows; i++)
+        ancestors[i] = (i == 0 ? 0 : ancestors[random_below(i)]) | (uint64_t)1 << i;
+    uint64_t *to = (uint64_t *)take(bench, sizeof ancestors);
+    upload(bench, to, ancestors, rows * sizeof *ancestors);
+    return to;
+}
+
+/* A tree of rows behind a context whose pages lie in any order. */
 static void make_mla_tree(struct bench *bench, struct call *call, uint32_t rows, uint32_t context) {
     const struct shape *shape = &bench->shape;
     const uint32_t page_tok = 64;
@@ -283,7 +296,7 @@ static void make_mla_tree(struct bench *bench, struct call *call, uint32_t rows,
     uint32_t *page_in_memory = (uint32_t *)take(bench, pages * sizeof *page);
     upload(bench, page_in_memory, page, pages * sizeof *page);
     free(page);
-    struct mla_sequence sequence = {0, rows, context, page_in_memory, NULL};
+    struct mla_sequence sequence = {0, rows, context, page_in_memory, upload_tree(bench, rows)};
     struct mla_sequence *in_memory = (struct mla_sequence *)take(bench, sizeof sequence);
     upload(bench, in_memory, &sequence, sizeof sequence);
 
@@ -550,6 +563,7 @@ static bool check_mla_tree(struct bench *bench, struct call *call, uint32_t rows
     struct mla_sequence sequence;
     download(bench, &sequence, args.sequences, sizeof sequence);
     sequence.page = (uint32_t *)host_copy(bench, sequence.page, pages * sizeof(uint32_t));
+    sequence.ancestors = (uint64_t *)host_copy(bench, sequence.ancestors, rows * sizeof(uint64_t));
     float *want = (float *)host_take(bench, count * sizeof *want);
     args.sequences = &sequence;
     args.q_latent = (float *)host_copy(bench, args.q_latent, count * sizeof(float));
@@ -564,11 +578,11 @@ static bool check_mla_tree(struct bench *bench, struct call *call, uint32_t rows
     return judge(bench, call, call->mla_tree[0].out, want, count, 1e-2);
 }
 
-static int check_all(struct bench *bench) {
+static int check_all(struct bench *bench, bool is_whole) {
     struct call *call = (struct call *)calloc(1, sizeof *call);
     const struct shape *shape = &bench->shape;
     puts("op,what,rows,context,difference,verdict");
-    bool is_good = true;
+    bool is_good = check_ops(&bench->ctx, is_whole);
     for (uint32_t r = 0; r < 7; r += 3) {
         uint32_t rows = shape->rows[r];
         is_good &= check_linear(bench, call, LINEAR_BF16, "o BF16", rows, KERNEL_BF16);
@@ -612,7 +626,7 @@ int main(int argc, char **argv) {
     wait(&bench);
     fprintf(stderr, "bench_gpu: %s, %d multiprocessors, %zu bytes of shared memory a block\n",
             properties.name, properties.multiProcessorCount, properties.sharedMemPerBlockOptin);
-    int status = is_check ? check_all(&bench)
+    int status = is_check ? check_all(&bench, !is_tiny)
                           : time_all(&bench, argc > 2 ? strtod(argv[2], NULL) : 0);
     CHECK(cudaFree(bench.rest));
     CHECK(cudaFree(bench.pool));

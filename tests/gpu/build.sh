@@ -13,12 +13,14 @@ cd "$(dirname "$0")/../.."
 command -v nvcc >/dev/null || { echo "build.sh: nvcc is not on PATH" >&2; exit 78; }
 scratch=$(mktemp -d /tmp/espalier-nvcc-XXXXXX)
 trap 'rm -rf "$scratch"' EXIT
+include=$(dirname "$(command -v nvcc)")/../include
 objects=()
-for op in linear mla_tree moe_experts; do
-    cc -std=gnu11 -O2 -Ikernels -c "kernels/$op/${op}_cuda_plan.c" -o "$scratch/${op}_plan.o"
-    objects+=("$scratch/${op}_plan.o")
+for source in kernels/*/*_cuda_plan.c tests/kernels/{rig,compare}.c tests/gpu/check_ops.c; do
+    object=$scratch/$(basename "$source").o
+    cc -std=gnu11 -O2 -Ikernels -Itests/kernels -Itests/gpu -isystem "$include" -c "$source" -o "$object"
+    objects+=("$object")
 done
-for source in kernels/{linear,mla_tree,moe_experts}/*_cuda.cu tests/gpu/*.cu; do
+for source in kernels/*/*_cuda.cu tests/gpu/*.cu; do
     object=$scratch/$(basename "$source").o
     nvcc -std=c++20 -O3 -fmad=false -gencode arch=compute_90a,code=sm_90a \
         -gencode arch=compute_120a,code=sm_120a -Ikernels -Itests/gpu -c "$source" -o "$object"

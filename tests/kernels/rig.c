@@ -13,14 +13,20 @@ struct block {
 
 struct rig {
     struct block *blocks;
+    char *memory; /* the caller's; NULL: blocks */
+    size_t memory_left;
     uint64_t state;
 };
 
-struct rig *rig_create(uint64_t seed) {
+struct rig *rig_create_in(uint64_t seed, void *memory, size_t bytes) {
     struct rig *rig = calloc(1, sizeof(*rig));
     if (!rig) abort();
-    rig->state = seed;
+    *rig = (struct rig){.memory = memory, .memory_left = bytes, .state = seed};
     return rig;
+}
+
+struct rig *rig_create(uint64_t seed) {
+    return rig_create_in(seed, NULL, 0);
 }
 
 void rig_destroy(struct rig **rig) {
@@ -34,6 +40,13 @@ void rig_destroy(struct rig **rig) {
 
 void *rig_alloc(struct rig *rig, size_t bytes) {
     size_t all = (sizeof(struct block) + bytes + 127) & ~(size_t)63;
+    if (rig->memory) {
+        char *taken = rig->memory;
+        if (all > rig->memory_left) abort();
+        rig->memory += all;
+        rig->memory_left -= all;
+        return memset(taken, 0, all);
+    }
     struct block *block = aligned_alloc(64, all);
     if (!block) abort();
     memset(block, 0, all);

@@ -41,6 +41,9 @@ struct rig_call {
 /* An allocation list; everything a call points to belongs to its rig. */
 struct rig;
 struct rig *rig_create(uint64_t seed);
+/* Everything in memory of the caller's, 64-byte aligned, that outlives the rig: such as a GPU sees.
+ */
+struct rig *rig_create_in(uint64_t seed, void *memory, size_t bytes);
 void rig_destroy(struct rig **rig);
 void *rig_alloc(struct rig *rig, size_t bytes); /* 64-byte aligned, zero */
 uint32_t rig_below(struct rig *rig, uint32_t end);
