@@ -11,7 +11,7 @@
 
 #include "backend_cuda.h"
 #include "base/check.h"
-#include "comm_nccl.h"
+#include "comm_p2p.h"
 #include "device_cuda.h"
 
 #define INPUT_ALIGN 64u
@@ -247,7 +247,7 @@ enum status gpu_open(uint32_t ordinal, struct device **device_out, struct error 
     gpu->base = (struct device){.ops = &gpu_ops,
                                 .name = gpu->facts.name,
                                 .backend = &backend_cuda,
-                                .comm = &comm_nccl,
+                                .comm = &comm_p2p,
                                 .kernel = device_cuda_kernel_device(gpu->cuda),
                                 .stream = device_cuda_stream(gpu->cuda),
                                 .free_bytes = gpu->facts.free_bytes,

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "cuda.h"
 #include "cuda_runtime_api.h"
@@ -257,24 +258,32 @@ cudaError_t cudaFreeHost(void *memory) {
     return leave(error != cudaSuccess ? error : freed);
 }
 
+/* Real processes have memory of their own each, and no way to each other's here. */
+struct handle {
+    void *memory;
+    pid_t process;
+};
+
 cudaError_t cudaIpcGetMemHandle(cudaIpcMemHandle_t *handle_out, void *memory) {
     cudaError_t error = enter();
     if (error == cudaSuccess && !simt_memory_is_device(memory, 1)) error = cudaErrorInvalidValue;
     if (error != cudaSuccess) return leave(error);
+    const struct handle handle = {.memory = memory, .process = getpid()};
     memset(handle_out, 0, sizeof *handle_out);
-    memcpy(handle_out->reserved, &memory, sizeof memory);
+    memcpy(handle_out->reserved, &handle, sizeof handle);
     return leave(cudaSuccess);
 }
 
 cudaError_t cudaIpcOpenMemHandle(void **memory_out, cudaIpcMemHandle_t handle, unsigned int flags) {
     cudaError_t error = enter();
-    void *memory;
-    memcpy(&memory, handle.reserved, sizeof memory);
+    struct handle given;
+    memcpy(&given, handle.reserved, sizeof given);
+    bool apart = the_device()->apart || given.process != getpid();
     if (error == cudaSuccess && flags != cudaIpcMemLazyEnablePeerAccess)
         error = cudaErrorInvalidValue;
-    if (error == cudaSuccess && the_device()->apart) error = cudaErrorPeerAccessUnsupported;
-    if (error == cudaSuccess && !simt_memory_borrow(memory)) error = cudaErrorInvalidValue;
-    if (error == cudaSuccess) *memory_out = memory;
+    if (error == cudaSuccess && apart) error = cudaErrorPeerAccessUnsupported;
+    if (error == cudaSuccess && !simt_memory_borrow(given.memory)) error = cudaErrorInvalidValue;
+    if (error == cudaSuccess) *memory_out = given.memory;
     return leave(error);
 }
 

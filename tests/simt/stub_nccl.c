@@ -3,6 +3,7 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "kernel.h"
 
@@ -58,6 +59,7 @@ static struct group *groups;
 static struct operation *operations;
 static uint64_t ids;
 static bool peers_hear;
+static uint32_t slow_ms;
 
 /* ============================== orders ======================================================== */
 
@@ -74,6 +76,12 @@ void stub_nccl_tell_peers(bool tell) {
     pthread_mutex_unlock(&lock);
 }
 
+void stub_nccl_slow(uint32_t ms) {
+    pthread_mutex_lock(&lock);
+    slow_ms = ms;
+    pthread_mutex_unlock(&lock);
+}
+
 void stub_nccl_reset(void) {
     pthread_mutex_lock(&lock);
     while (operations != NULL) {
@@ -84,6 +92,7 @@ void stub_nccl_reset(void) {
     memset(orders, 0, sizeof orders);
     counts = (struct stub_nccl_counts){0};
     peers_hear = false;
+    slow_ms = 0;
     pthread_mutex_unlock(&lock);
 }
 
@@ -229,6 +238,11 @@ static void broadcast(const struct group *group) {
         memmove(group->here[rank]->to, root->from, root->count);
 }
 
+static void take_time(void) {
+    nanosleep(&(struct timespec){.tv_sec = slow_ms / 1000, .tv_nsec = slow_ms % 1000 * 1000000},
+              NULL);
+}
+
 /* All ranks come; the last one computes for all. */
 static void meet(struct operation *operation) {
     struct ncclComm *comm = operation->comm;
@@ -236,7 +250,10 @@ static void meet(struct operation *operation) {
     uint64_t round = group->round;
     group->here[comm->rank] = operation;
     if (++group->here_count == group->size) {
-        if (operation->kind == KIND_SUM) sum(group);
+        if (operation->kind == KIND_SUM) {
+            take_time();
+            sum(group);
+        }
         if (operation->kind == KIND_GATHER) gather(group);
         if (operation->kind == KIND_BROADCAST) broadcast(group);
         group->here_count = 0;
