@@ -12,8 +12,8 @@
 
 #include "comm.h"
 
-/* Sums of 2^LEAST to 2^MOST floats are measured, by powers of two; larger ones are NCCL's. A test
- * is built with fewer. */
+/* Sums of 2^LEAST to 2^MOST floats are measured, by powers of two; larger ones are NCCL's. Tests
+ * are built with fewer. */
 #define COMM_P2P_LEAST 8u
 #ifndef COMM_P2P_MOST
 #define COMM_P2P_MOST 19u /* 73 rows of 7168 */
