@@ -17,36 +17,15 @@
 static const char *const isa_names[ISA_COUNT] = {"generic", "avx2", "avx512", "avx512bf16"};
 
 #ifdef KERNEL_X86
-#include <immintrin.h>
+#include "simd/chains.h"
 
-#define CHAINS      12u   /* sums that do not wait for each other: more than latency times ports */
 #define CHAIN_STEPS 1024u /* a few microseconds: most runs are undisturbed */
 #define RUNS        16u
 
-/* The empty assembly keeps the compiler from joining or dropping them. */
-#define EACH_CHAIN _Pragma("GCC unroll 16") for (uint32_t c = 0; c < CHAINS; c++)
-#define DEFINE_CHAINS(name, features, step)                                                        \
-    __attribute__((target(features))) static void name(void) {                                     \
-        __m512 sum[CHAINS];                                                                        \
-        EACH_CHAIN sum[c] = _mm512_setzero_ps();                                                   \
-        for (uint32_t i = 0; i < CHAIN_STEPS; i++) {                                               \
-            EACH_CHAIN {                                                                           \
-                sum[c] = step;                                                                     \
-                __asm__ volatile("" : "+v"(sum[c]));                                               \
-            }                                                                                      \
-        }                                                                                          \
-    }
-
-DEFINE_CHAINS(run_fmas, "avx512f",
-              _mm512_fmadd_ps(_mm512_set1_ps(0.5f), _mm512_set1_ps(0.25f), sum[c]))
-DEFINE_CHAINS(run_dots, "avx512f,avx512bf16",
-              _mm512_dpbf16_ps(sum[c], (__m512bh)_mm512_set1_epi32(0x3f003f00),
-                               (__m512bh)_mm512_set1_epi32(0x3e803e80)))
-
-static int64_t time_ns(void (*run)(void)) {
+static int64_t time_ns(void (*run)(uint32_t steps)) {
     struct timespec begin, end;
     clock_gettime(CLOCK_MONOTONIC, &begin);
-    run();
+    run(CHAIN_STEPS);
     clock_gettime(CLOCK_MONOTONIC, &end);
     return (end.tv_sec - begin.tv_sec) * INT64_C(1000000000) + end.tv_nsec - begin.tv_nsec;
 }
@@ -55,9 +34,9 @@ static int64_t time_ns(void (*run)(void)) {
 static bool dots_pay(void) {
     int64_t fmas_ns = INT64_MAX, dots_ns = INT64_MAX;
     for (uint32_t run = 0; run < RUNS; run++) {
-        int64_t ns = time_ns(run_fmas);
+        int64_t ns = time_ns(chains_fma_avx512);
         if (ns < fmas_ns) fmas_ns = ns;
-        ns = time_ns(run_dots);
+        ns = time_ns(chains_dot_bf16);
         if (ns < dots_ns) dots_ns = ns;
     }
     return dots_ns < DOT_WORTH * fmas_ns;

@@ -7,6 +7,7 @@
 #include <time.h>
 
 #include "kernel.h"
+#include "simd/chains.h"
 
 /* Runs are shorter than a time slice and many: on a machine that others use too, some then run
  * undisturbed. Reads go on where the last run ended, through far more than the caches hold. */
@@ -15,14 +16,7 @@
 #define READ_TASKS_A_THREAD 4u
 #define RUNS                128u
 
-#define CHAINS      12u /* sums that do not wait for each other: more than latency times ports */
 #define CHAIN_STEPS (1u << 17)
-
-#if defined(__x86_64__)
-#define VECTOR_REGISTER "+v"
-#else
-#define VECTOR_REGISTER "+w"
-#endif
 
 struct read_job {
     const uint64_t *data;
@@ -31,8 +25,7 @@ struct read_job {
 };
 
 struct compute_job {
-    void (*chains)(float *sink);
-    float *sink; /* [threads] */
+    void (*chains)(uint32_t steps);
 };
 
 double roof_now_s(void) {
@@ -76,32 +69,9 @@ double roof_read(struct kernel_team *team) {
     return best;
 }
 
-/* One chain of fused multiply-adds in each of CHAINS vectors. The empty assembly keeps the compiler
- * from joining or dropping them; unrolled throughout, the vectors are registers. */
-#define EACH_CHAIN _Pragma("GCC unroll 16") for (uint32_t c = 0; c < CHAINS; c++)
-#define DEFINE_CHAINS(name, features, vector, zero, step)                                          \
-    __attribute__((target(features))) static void name(float *sink) {                              \
-        vector sum[CHAINS], total = zero;                                                          \
-        EACH_CHAIN sum[c] = zero;                                                                  \
-        for (uint32_t i = 0; i < CHAIN_STEPS; i++) {                                               \
-            EACH_CHAIN {                                                                           \
-                sum[c] = step;                                                                     \
-                __asm__ volatile("" : VECTOR_REGISTER(sum[c]));                                    \
-            }                                                                                      \
-        }                                                                                          \
-        EACH_CHAIN total += sum[c];                                                                \
-        *sink += (float)total[0];                                                                  \
-    }
-
 #if defined(__x86_64__)
-#include <immintrin.h>
-DEFINE_CHAINS(fma_avx512, "avx512f", __m512, _mm512_setzero_ps(),
-              _mm512_fmadd_ps(_mm512_set1_ps(0.5f), _mm512_set1_ps(0.25f), sum[c]))
 DEFINE_CHAINS(fma_avx2, "avx2,fma", __m256, _mm256_setzero_ps(),
               _mm256_fmadd_ps(_mm256_set1_ps(0.5f), _mm256_set1_ps(0.25f), sum[c]))
-DEFINE_CHAINS(dot_bf16, "avx512f,avx512bf16", __m512, _mm512_setzero_ps(),
-              _mm512_dpbf16_ps(sum[c], (__m512bh)_mm512_set1_epi32(0x3f003f00),
-                               (__m512bh)_mm512_set1_epi32(0x3e803e80)))
 DEFINE_CHAINS(dot_int8, "avx512f,avx512vnni", __m512i, _mm512_setzero_si512(),
               _mm512_dpbusd_epi32(sum[c], _mm512_set1_epi32(0x01020304), _mm512_set1_epi8(-1)))
 #define OPS_DOT_BF16 64.0
@@ -115,31 +85,31 @@ static bool has_dot_int8(void) {
     return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vnni");
 }
 
-static void choose_fma(void (**chains)(float *), double *ops) {
+static void choose_fma(void (**chains)(uint32_t), double *ops) {
     bool wide = __builtin_cpu_supports("avx512f");
-    *chains = wide ? fma_avx512 : fma_avx2;
+    *chains = wide ? chains_fma_avx512 : fma_avx2;
     *ops = wide ? 32 : 16;
 }
 #else
 typedef float vector4 __attribute__((vector_size(16)));
 DEFINE_CHAINS(fma_generic, "", vector4, ((vector4){0}), sum[c] * 0.5f + 0.25f)
 
-static void choose_fma(void (**chains)(float *), double *ops) {
+static void choose_fma(void (**chains)(uint32_t), double *ops) {
     *chains = fma_generic;
     *ops = 8;
 }
 #endif
 
 static void compute_task(void *arg, uint32_t task, uint32_t thread) {
+    (void)task;
     (void)thread;
     const struct compute_job *job = arg;
-    job->chains(&job->sink[task]);
+    job->chains(CHAIN_STEPS);
 }
 
 /* ops: of one step of one chain. */
-static double measure_chains(struct kernel_team *team, void (*chains)(float *), double ops) {
-    float sink[TEAM_THREADS_MAX] = {0};
-    struct compute_job job = {.chains = chains, .sink = sink};
+static double measure_chains(struct kernel_team *team, void (*chains)(uint32_t), double ops) {
+    struct compute_job job = {.chains = chains};
     double best = 0;
     for (uint32_t run = 0; run < RUNS; run++) {
         double begin = roof_now_s();
@@ -152,7 +122,7 @@ static double measure_chains(struct kernel_team *team, void (*chains)(float *), 
 }
 
 double roof_fma_f32(struct kernel_team *team) {
-    void (*chains)(float *) = NULL;
+    void (*chains)(uint32_t) = NULL;
     double ops = 0;
     choose_fma(&chains, &ops);
     return measure_chains(team, chains, ops);
@@ -160,7 +130,7 @@ double roof_fma_f32(struct kernel_team *team) {
 
 double roof_dot_bf16(struct kernel_team *team) {
 #if defined(__x86_64__)
-    if (has_dot_bf16()) return measure_chains(team, dot_bf16, OPS_DOT_BF16);
+    if (has_dot_bf16()) return measure_chains(team, chains_dot_bf16, OPS_DOT_BF16);
 #endif
     (void)team;
     return 0;
