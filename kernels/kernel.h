@@ -139,6 +139,11 @@ static inline uint8_t e4m3_from_f32(float value) {
     return (uint8_t)(sign | (rounded - (120u << 3)));
 }
 
+/* The least bits, without the sign, of what is no finite number. */
+#define F32_NOT_FINITE  0x7f800000u
+#define BF16_NOT_FINITE 0x7f80u
+#define E4M3_NOT_FINITE 0x7fu
+
 /* Round to nearest, ties to even; a NaN stays a NaN. */
 static inline bf16 bf16_from_f32(float value) {
     union {

@@ -3,6 +3,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "kernel.h"
+
 /* Is there a value whose magnitude, read as a number, is `bound` or more, or whose sign is among
  * `refused`? Both end in the highest bit of a sum, so that the loop is a few operations a register
  * and has no branch. */
@@ -31,12 +33,12 @@ DEFINE_FIND(u32, uint32_t, 0x80000000u)
 size_t weight_check_row(enum tensor_dtype dtype, const void *row, size_t count,
                         enum weight_values values) {
     bool scales = values != WEIGHT_VALUES;
-    uint32_t bound = values == WEIGHT_BLOCK_SCALES ? (127u + 119u) << 23 : 0x7f800000u;
+    uint32_t bound = values == WEIGHT_BLOCK_SCALES ? (127u + 119u) << 23 : F32_NOT_FINITE;
     switch (dtype) {
     case TENSOR_F32: return find_u32(row, count, bound, scales);
-    case TENSOR_BF16: return find_u16(row, count, 0x7f80, scales);
+    case TENSOR_BF16: return find_u16(row, count, BF16_NOT_FINITE, scales);
     case TENSOR_F16: return find_u16(row, count, 0x7c00, scales);
-    case TENSOR_F8_E4M3: return find_u8(row, count, 0x7f, scales);
+    case TENSOR_F8_E4M3: return find_u8(row, count, E4M3_NOT_FINITE, scales);
     case TENSOR_I32:
     case TENSOR_I64:
     case TENSOR_OTHER: break;

@@ -32,7 +32,7 @@ static uint32_t greatest_of(const float *value, uint32_t count) {
  * the digits d are beyond 1.75. */
 static float store_group(const float *restrict latent, uint32_t count, uint8_t *restrict code) {
     uint32_t greatest = greatest_of(latent, count);
-    if (greatest >= 0x7f800000u) {
+    if (greatest >= F32_NOT_FINITE) {
         memset(code, 0, count);
         return NAN;
     }

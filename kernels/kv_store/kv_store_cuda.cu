@@ -52,7 +52,7 @@ static __device__ uint32_t greatest_of(uint32_t value) {
  * 0xff where that is no number, as it is in a NaN. */
 static __device__ uint32_t scale_exponent(uint32_t greatest) {
     const uint32_t least = 127 + 8 - 117;
-    if (greatest >= 0x7f800000u) return 0xff;
+    if (greatest >= F32_NOT_FINITE) return 0xff;
     uint32_t exponent = (greatest + 0x1fffffu) >> 23;
     return (exponent > least ? exponent : least) - 8;
 }

@@ -9,11 +9,6 @@
     4096u /* of a panel, turned at a time: it and its source stay in the first                     \
              level's cache */
 
-/* The exponent of numbers that are not finite; e4m3 has one such magnitude. */
-#define F32_NOT_FINITE  0x7f800000u
-#define BF16_NOT_FINITE 0x7f80u
-#define E4M3_NAN        0x7fu
-
 static bool pack_bf16_panel(bf16 *panel, const void *source, size_t stride_bytes, uint32_t count,
                             uint32_t k);
 static void pack_int4_panel(uint8_t *panel, const void *source, size_t stride_bytes, uint32_t count,
@@ -36,7 +31,7 @@ static void pack_int4_panel(uint8_t *panel, const void *source, size_t stride_by
         return finite;                                                                             \
     }
 
-DEFINE_TURN(turn_e4m3, linear_transpose_u8, uint8_t, linear_stream_u8, uint8_t, E4M3_NAN)
+DEFINE_TURN(turn_e4m3, linear_transpose_u8, uint8_t, linear_stream_u8, uint8_t, E4M3_NOT_FINITE)
 DEFINE_TURN(turn_pairs, linear_transpose_u32, uint32_t, linear_stream_u16, uint16_t,
             BF16_NOT_FINITE)
 DEFINE_TURN(turn_f32, linear_transpose_u32, uint32_t, linear_stream_u32, uint32_t, F32_NOT_FINITE)
