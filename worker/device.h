@@ -123,6 +123,8 @@ void device_stage_close(struct device *device, struct device_stage **stage);
 
 /* ---- a step ---------------------------------------------------------------------------------- */
 
+#define DEVICE_INPUT_ALIGN 64u /* of what is put: at most so much of the room is lost with each */
+
 /* Room for what one step puts; before the first. */
 enum status device_reserve_input(struct device *device, size_t bytes, struct error *err) MUST_USE;
 

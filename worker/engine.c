@@ -232,7 +232,7 @@ struct device_bounds engine_bounds(const struct engine_options *options) {
     };
 }
 
-#define INPUT_SLACK 256u /* copies and moves are two puts more */
+#define INPUT_SLACK (4 * DEVICE_INPUT_ALIGN) /* copies and moves are two puts more */
 
 static enum status create_scratch(struct engine *engine, struct error *err) {
     const struct engine_options *options = &engine->options;

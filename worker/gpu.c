@@ -14,8 +14,6 @@
 #include "comm_p2p.h"
 #include "device_cuda.h"
 
-#define INPUT_ALIGN 64u
-
 struct gpu {
     struct device base;
     struct device_cuda *cuda;
@@ -129,7 +127,7 @@ static enum status reserve_input(struct device *device, size_t bytes, struct err
     device_give(device, gpu->there);
     gpu->pinned = gpu->there = NULL;
     gpu->half_bytes = 0;
-    bytes = (bytes + INPUT_ALIGN - 1) / INPUT_ALIGN * INPUT_ALIGN;
+    bytes = (bytes + DEVICE_INPUT_ALIGN - 1) / DEVICE_INPUT_ALIGN * DEVICE_INPUT_ALIGN;
     enum status status = pin(device, 2 * bytes, (void **)&gpu->pinned, err);
     if (status == STATUS_OK)
         status = take(device, 2 * bytes, "the input of steps", (void **)&gpu->there, err);
@@ -147,7 +145,7 @@ static void begin(struct device *device) {
 static void *room(struct device *device, size_t bytes, const void **there_out) {
     struct gpu *gpu = (struct gpu *)device;
     size_t at = gpu->half * gpu->half_bytes + gpu->at;
-    gpu->at += (bytes + INPUT_ALIGN - 1) / INPUT_ALIGN * INPUT_ALIGN;
+    gpu->at += (bytes + DEVICE_INPUT_ALIGN - 1) / DEVICE_INPUT_ALIGN * DEVICE_INPUT_ALIGN;
     CHECK(gpu->at <= gpu->half_bytes); /* the engine reserves the most a step puts */
     *there_out = gpu->there + at;
     return gpu->pinned + at;

@@ -40,15 +40,14 @@ struct model_sequences model_put_sequences(const struct model *model,
     return put;
 }
 
-#define PUT_SLACK 64u /* what one put may lose to alignment */
-
 size_t model_input_bytes(const struct model_spec *spec, const struct device_bounds *bounds,
                          uint32_t page_tok) {
     size_t row_bytes = 2 * sizeof(uint32_t) + spec->rope_dim * sizeof(float);
     size_t sequence_bytes = sizeof(struct mla_sequence) + TREE_ROWS_MAX * sizeof(uint64_t) +
                             divide_up(bounds->positions_max, page_tok) * sizeof(uint32_t) +
-                            2 * PUT_SLACK;
-    return bounds->rows_max * row_bytes + bounds->sequences_max * sequence_bytes + 4 * PUT_SLACK;
+                            2 * DEVICE_INPUT_ALIGN;
+    return bounds->rows_max * row_bytes + bounds->sequences_max * sequence_bytes +
+           4 * DEVICE_INPUT_ALIGN;
 }
 
 enum status model_forward(const struct model *model, const struct model_input *input,

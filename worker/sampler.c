@@ -115,12 +115,10 @@ void sampler_destroy(struct sampler **sampler) {
     *sampler = NULL;
 }
 
-#define PUT_SLACK 64u /* what one put may lose to alignment */
-
 size_t sampler_input_bytes(uint32_t vocab, const struct device_bounds *bounds) {
-    size_t row_bytes = TREE_ROWS_MAX * sizeof(uint32_t) + PUT_SLACK;
+    size_t row_bytes = TREE_ROWS_MAX * sizeof(uint32_t) + DEVICE_INPUT_ALIGN;
     size_t sequence_bytes = vocab * sizeof(uint32_t) +
-                            LOGIT_BIAS_MAX * sizeof(struct penalize_bias) + 2 * PUT_SLACK;
+                            LOGIT_BIAS_MAX * sizeof(struct penalize_bias) + 2 * DEVICE_INPUT_ALIGN;
     return bounds->rows_max * row_bytes + bounds->sequences_max * sequence_bytes;
 }
 
