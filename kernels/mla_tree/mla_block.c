@@ -23,11 +23,20 @@
 
 #define TILE_QUERIES 4u
 
+#define LINE_BYTES 64u
+
 /* Queries next to each other that see the same tokens. */
 struct tile {
     uint32_t first;
     uint32_t query_count; /* 4, 2 or 1 */
     uint32_t tok_count;
+};
+
+/* Lines of the tokens ahead that a pass asks for. A core keeps only a few under way, so they are
+ * spread over all passes of a block: half of them over its scores, half over its values. */
+struct ahead {
+    const void *const *tok;
+    size_t begin, end; /* bytes of a token */
 };
 
 static uint32_t cut_tiles(const struct mla_block *block, struct tile *tiles);
@@ -69,6 +78,27 @@ static uint32_t cut_tiles(const struct mla_block *block, struct tile *tiles) {
     return tile_count;
 }
 
+/* What pass `idx` of `count` asks for, of the lines [begin, end) of a token. */
+static struct ahead ahead_of(const struct mla_block *block, size_t begin, size_t end, uint32_t idx,
+                             uint32_t count) {
+    size_t lines = end - begin;
+    return (struct ahead){.tok = block->ahead,
+                          .begin = (begin + lines * idx / count) * LINE_BYTES,
+                          .end = (begin + lines * (idx + 1) / count) * LINE_BYTES};
+}
+
+static size_t lines_of(const struct mla_block *block) {
+    return (block->ahead_bytes + LINE_BYTES - 1) / LINE_BYTES;
+}
+
+F32X16_INLINE void ask_ahead(const struct ahead *ahead, uint32_t first, const uint32_t tokens) {
+    for (size_t at = ahead->begin; at < ahead->end; at += LINE_BYTES) {
+        F32X16_UNROLL
+        for (uint32_t t = 0; t < tokens; t++)
+            __builtin_prefetch((const char *)ahead->tok[first + t] + at, 0, 2);
+    }
+}
+
 /* Elements of a vector. */
 F32X16_INLINE uint32_t width_of(const bool narrow) {
     return narrow ? 32 : 16;
@@ -103,7 +133,7 @@ F32X16_INLINE void score_piece(const bool narrow, const uint32_t queries, const 
 /* Sixteen scores at a time, whatever the shape of the tile. */
 F32X16_INLINE void score_tile(const bool narrow, const uint32_t queries,
                               const struct mla_block *block, const struct tile *tile,
-                              float *weights) {
+                              float *weights, const struct ahead *ahead) {
     const uint32_t tokens = 16 / queries;
     const uint32_t piece_queries = queries < PIECE_QUERIES ? queries : PIECE_QUERIES;
     const uint32_t piece_tokens = PIECE_QUERIES * PIECE_TOKENS / piece_queries;
@@ -113,6 +143,7 @@ F32X16_INLINE void score_tile(const bool narrow, const uint32_t queries,
     f32x16 scale = f32x16_set1(block->scale);
     for (uint32_t j = 0; j < tile->tok_count; j += tokens) {
         f32x16 sums[16];
+        ask_ahead(ahead, j, tokens);
         F32X16_UNROLL
         for (uint32_t q = 0; q < queries; q += piece_queries) {
             F32X16_UNROLL
@@ -135,6 +166,15 @@ F32X16_INLINE void score_tile(const bool narrow, const uint32_t queries,
     }
 }
 
+F32X16_INLINE void score_tile_of(bool narrow, const uint32_t queries, const struct mla_block *block,
+                                 const struct tile *tile, float *weights,
+                                 const struct ahead *ahead) {
+    if (narrow)
+        score_tile(true, queries, block, tile, weights, ahead);
+    else
+        score_tile(false, queries, block, tile, weights, ahead);
+}
+
 /* Not inlined, like value_tiles: nothing of it may leave the stretch in which subnormal numbers are
  * zero. */
 __attribute__((noinline)) static void score_tiles(const struct mla_block *block,
@@ -143,16 +183,12 @@ __attribute__((noinline)) static void score_tiles(const struct mla_block *block,
     bool narrow = block->dtype == KERNEL_BF16;
     for (uint32_t i = 0; i < count; i++) {
         const struct tile *tile = &tiles[i];
+        const struct ahead ahead = ahead_of(block, 0, lines_of(block) / 2, i, count);
         float *to = weights + tile->first * MLA_BLOCK_TOK;
         switch (tile->query_count) {
-        case 4:
-            narrow ? score_tile(true, 4, block, tile, to) : score_tile(false, 4, block, tile, to);
-            break;
-        case 2:
-            narrow ? score_tile(true, 2, block, tile, to) : score_tile(false, 2, block, tile, to);
-            break;
-        default:
-            narrow ? score_tile(true, 1, block, tile, to) : score_tile(false, 1, block, tile, to);
+        case 4: score_tile_of(narrow, 4, block, tile, to, &ahead); break;
+        case 2: score_tile_of(narrow, 2, block, tile, to, &ahead); break;
+        default: score_tile_of(narrow, 1, block, tile, to, &ahead);
         }
     }
 }
@@ -223,16 +259,13 @@ F32X16_INLINE void value_tile_f32(const uint32_t queries, const uint32_t columns
 F32X16_INLINE void value_tile_bf16(const uint32_t queries, const uint32_t columns,
                                    const struct mla_block *block, uint32_t tok_count,
                                    const float *weights, uint32_t column, float *values,
-                                   const void *const *ahead, size_t ahead_line) {
+                                   const struct ahead *ahead) {
     f32x16 acc[TILE_QUERIES][TILE_COLUMNS / 16];
     F32X16_UNROLL
     for (uint32_t i = 0; i < queries * columns / 16; i++)
         acc[i / (columns / 16)][i % (columns / 16)] = f32x16_zero();
     for (uint32_t j = 0; j < tok_count; j += 2) {
-        if (ahead) {
-            __builtin_prefetch((const char *)ahead[j] + ahead_line, 0, 2);
-            __builtin_prefetch((const char *)ahead[j + 1] + ahead_line, 0, 2);
-        }
+        ask_ahead(ahead, j, 2);
         const bf16 *first = (const bf16 *)block->tok[j] + column;
         const bf16 *second = (const bf16 *)block->tok[j + 1] + column;
         bf16x32 pairs[TILE_COLUMNS / 16];
@@ -264,15 +297,14 @@ F32X16_INLINE void value_tile_bf16(const uint32_t queries, const uint32_t column
 F32X16_INLINE uint32_t value_tile(const bool narrow, const uint32_t queries,
                                   const struct mla_block *block, const struct tile *tile,
                                   const float *weights, uint32_t column, float *values,
-                                  size_t ahead_line) {
-    const void *const *ahead = ahead_line < block->ahead_bytes ? block->ahead : NULL;
+                                  const struct ahead *ahead) {
     uint32_t left = block->latent_dim - column, tok_count = tile->tok_count;
     const float *w = weights + tile->first * MLA_BLOCK_TOK;
     float *to = values + (size_t)tile->first * block->latent_dim;
     if (narrow && left >= TILE_COLUMNS)
-        value_tile_bf16(queries, TILE_COLUMNS, block, tok_count, w, column, to, ahead, ahead_line);
+        value_tile_bf16(queries, TILE_COLUMNS, block, tok_count, w, column, to, ahead);
     else if (narrow)
-        value_tile_bf16(queries, 32, block, tok_count, w, column, to, ahead, ahead_line);
+        value_tile_bf16(queries, 32, block, tok_count, w, column, to, ahead);
     else if (left >= TILE_COLUMNS)
         value_tile_f32(queries, TILE_COLUMNS, block, tok_count, w, column, to);
     else
@@ -284,19 +316,20 @@ F32X16_INLINE uint32_t value_tile(const bool narrow, const uint32_t queries,
 F32X16_INLINE void value_tiles_of(const bool narrow, const struct mla_block *block,
                                   const struct tile *tiles, uint32_t count, const float *weights,
                                   float *values) {
-    /* Columns outside, queries inside: a strip of the block stays in the first-level cache. Each
-     * tile asks for one line of the tokens ahead, as there are about as many of one as of the other
-     * and a core keeps only a few lines under way. */
-    size_t line = 0;
+    /* Columns outside, queries inside: a strip of the block stays in the first-level cache. */
+    const uint32_t passes = divide_up(block->latent_dim, TILE_COLUMNS) * count;
+    uint32_t pass = 0;
     for (uint32_t column = 0, width = 0; column < block->latent_dim; column += width) {
-        for (uint32_t i = 0; i < count; i++, line += 64) {
+        for (uint32_t i = 0; i < count; i++, pass++) {
             const struct tile *tile = &tiles[i];
+            const struct ahead ahead = ahead_of(block, lines_of(block) / 2, lines_of(block), pass,
+                                                passes);
             if (tile->query_count == 4)
-                width = value_tile(narrow, 4, block, tile, weights, column, values, line);
+                width = value_tile(narrow, 4, block, tile, weights, column, values, &ahead);
             else if (tile->query_count == 2)
-                width = value_tile(narrow, 2, block, tile, weights, column, values, line);
+                width = value_tile(narrow, 2, block, tile, weights, column, values, &ahead);
             else
-                width = value_tile(narrow, 1, block, tile, weights, column, values, line);
+                width = value_tile(narrow, 1, block, tile, weights, column, values, &ahead);
         }
         if (count == 0) return;
     }

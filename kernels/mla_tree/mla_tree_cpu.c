@@ -20,6 +20,9 @@
 #include "team.h"
 
 #define PATH_MAX_TOK 64u
+#define GROUP_NONE   UINT32_MAX
+
+#define MERGE_MAX 16u /* blocks that are merged at once: a vector of factors */
 
 struct group {
     const struct mla_sequence *seq;
@@ -41,20 +44,28 @@ struct job {
     uint32_t group_count;
     uint32_t stride; /* from a thread's block to its next one, as a rule */
     size_t tok_bytes;
-    struct item item[TEAM_THREADS_MAX * MLA_WAITING]; /* of few groups, those under way */
+    uint32_t loaded[TEAM_THREADS_MAX]; /* the group whose queries a thread has; GROUP_NONE: none */
+    uint32_t queries;      /* of the largest group */
+    size_t partial_floats; /* from a waiting result to the next: those of so many queries */
+    uint32_t waiting_max;  /* a thread */
+    struct item item[TEAM_THREADS_MAX * MLA_WAITING_MAX]; /* of few groups, those under way */
     uint32_t item_count;
 };
 
+static void count_groups(struct job *job);
 static struct group group_at(const struct job *job, uint32_t idx);
 static void run_group(void *arg, uint32_t task, uint32_t thread);
 static void run_split(struct job *job, struct kernel_team *team);
 static void run_item(void *arg, uint32_t task, uint32_t thread);
 static void run_merge(void *arg, uint32_t task, uint32_t thread);
+static void load_queries_once(struct job *job, uint32_t group_idx, const struct group *group,
+                              uint32_t thread);
 static void load_queries(const struct job *job, const struct group *group, uint32_t thread);
 static void attend(const struct job *job, const struct group *group, uint32_t block,
                    uint32_t thread, const struct mla_partial *partial);
 static void merge(const struct job *job, const struct group *group, uint32_t query, uint32_t block,
-                  const struct mla_partial *partial, const struct mla_partial *merged);
+                  const struct mla_partial *partial, uint32_t count,
+                  const struct mla_partial *merged);
 
 CPU_OP(mla_tree) {
     KERNEL_CHECK(args->latent_dim % 16 == 0 && args->rope_dim % 16 == 0);
@@ -69,15 +80,27 @@ CPU_OP(mla_tree) {
     KERNEL_CHECK(mla_tree_scratch_lay(&job.scratch, ctx->scratch, job.threads, args->latent_dim,
                                       args->rope_dim) <= ctx->scratch_bytes);
     job.split = mla_tree_split(args);
-    job.group_count = 0;
-    for (uint32_t s = 0; s < args->sequence_count; s++)
-        job.group_count += mla_tree_groups(&job.split, &args->sequences[s]);
+    count_groups(&job);
     bool split = job.threads > 1 && job.group_count < MLA_SPLIT_GROUPS * job.threads;
     job.stride = split ? job.threads : 1;
     if (!split)
         team_run(ctx->team, run_group, &job, job.group_count);
     else
         run_split(&job, ctx->team);
+}
+
+static void count_groups(struct job *job) {
+    const struct mla_tree_args *args = job->args;
+    uint32_t rows = 0;
+    job->group_count = 0;
+    for (uint32_t s = 0; s < args->sequence_count; s++) {
+        job->group_count += mla_tree_groups(&job->split, &args->sequences[s]);
+        if (args->sequences[s].row_count > rows) rows = args->sequences[s].row_count;
+    }
+    job->queries = min_u32(rows, job->split.rows) * job->split.heads;
+    if (job->queries == 0) return;
+    job->partial_floats = job->queries * ((size_t)args->latent_dim + 2);
+    job->waiting_max = min_u32(MLA_WAITING * MLA_QUERIES / job->queries, MLA_WAITING_MAX);
 }
 
 static uint32_t positions_of(const struct mla_sequence *seq, uint32_t row) {
@@ -102,30 +125,37 @@ static struct group group_at(const struct job *job, uint32_t idx) {
     return group;
 }
 
-static struct mla_partial partial_at(float *base, uint32_t idx, size_t floats) {
-    float *at = base + idx * floats;
-    return (struct mla_partial){at, at + MLA_QUERIES, at + (size_t)2 * MLA_QUERIES};
+static struct mla_partial partial_at(const struct job *job, float *base) {
+    return (struct mla_partial){base, base + job->queries, base + (size_t)2 * job->queries};
+}
+
+static struct mla_partial partial_of(const struct job *job, uint32_t waiting) {
+    return partial_at(job, job->scratch.partial + waiting * job->partial_floats);
+}
+
+static struct mla_partial merged_of(const struct job *job, uint32_t idx) {
+    return partial_at(job, job->scratch.merged + idx * job->scratch.merged_floats);
 }
 
 static void run_group(void *arg, uint32_t task, uint32_t thread) {
     const struct job *job = arg;
-    const struct mla_tree_scratch *scratch = &job->scratch;
     struct group group = group_at(job, task);
-    struct mla_partial partial = partial_at(scratch->partial, thread, scratch->partial_floats);
-    struct mla_partial merged = partial_at(scratch->merged, thread, scratch->merged_floats);
+    struct mla_partial partial = partial_of(job, thread), merged = merged_of(job, thread);
     load_queries(job, &group, thread);
     for (uint32_t block = 0; block < group.block_count; block++) {
         attend(job, &group, block, thread, &partial);
         for (uint32_t q = 0; q < group.row_count * group.head_count; q++)
-            merge(job, &group, q, block, &partial, &merged);
+            merge(job, &group, q, block, &partial, 1, &merged);
     }
 }
 
 /* ============================== few groups ==================================================== */
 
 static void run_split(struct job *job, struct kernel_team *team) {
-    const uint32_t room = job->threads * MLA_WAITING;
+    const uint32_t room = job->threads * job->waiting_max;
     job->item_count = 0;
+    for (uint32_t i = 0; i < job->threads; i++)
+        job->loaded[i] = GROUP_NONE;
     for (uint32_t g = 0; g < job->group_count; g++) {
         struct group group = group_at(job, g);
         for (uint32_t block = 0; block < group.block_count; block++) {
@@ -140,28 +170,27 @@ static void run_split(struct job *job, struct kernel_team *team) {
 }
 
 static void run_item(void *arg, uint32_t task, uint32_t thread) {
-    const struct job *job = arg;
-    struct group group = group_at(job, job->item[task].group);
-    struct mla_partial partial = partial_at(job->scratch.partial, task,
-                                            job->scratch.partial_floats);
-    load_queries(job, &group, thread);
-    attend(job, &group, job->item[task].block, thread, &partial);
+    struct job *job = arg;
+    const struct item *item = &job->item[task];
+    struct group group = group_at(job, item->group);
+    struct mla_partial partial = partial_of(job, task);
+    load_queries_once(job, item->group, &group, thread);
+    attend(job, &group, item->block, thread, &partial);
 }
 
 /* A task's share of every group's queries. */
 static void run_merge(void *arg, uint32_t task, uint32_t thread) {
     (void)thread;
     const struct job *job = arg;
-    const struct mla_tree_scratch *scratch = &job->scratch;
-    for (uint32_t i = 0; i < job->item_count; i++) {
+    for (uint32_t i = 0, count; i < job->item_count; i += count) {
         const struct item *item = &job->item[i];
+        for (count = 1; i + count < job->item_count && count < MERGE_MAX; count++)
+            if (item[count].group != item->group) break;
         struct group group = group_at(job, item->group);
-        struct mla_partial partial = partial_at(scratch->partial, i, scratch->partial_floats);
-        struct mla_partial merged = partial_at(scratch->merged, item->group,
-                                               scratch->merged_floats);
+        struct mla_partial partial = partial_of(job, i), merged = merged_of(job, item->group);
         uint32_t queries = group.row_count * group.head_count;
         for (uint32_t q = task; q < queries; q += job->threads)
-            merge(job, &group, q, item->block, &partial, &merged);
+            merge(job, &group, q, item->block, &partial, count, &merged);
     }
 }
 
@@ -171,6 +200,14 @@ static size_t out_at(const struct job *job, const struct group *group, uint32_t 
     size_t t = (size_t)group->seq->row_begin + group->row_begin + query / group->head_count;
     size_t head = group->head_begin + query % group->head_count;
     return (t * job->args->heads + head) * job->args->latent_dim;
+}
+
+/* A thread's items of a step are mostly of one group. */
+static void load_queries_once(struct job *job, uint32_t group_idx, const struct group *group,
+                              uint32_t thread) {
+    if (job->loaded[thread] == group_idx) return;
+    load_queries(job, group, thread);
+    job->loaded[thread] = group_idx;
 }
 
 /* Latent and rope part of each query next to each other, as products take them. */
@@ -293,31 +330,54 @@ static void attend(const struct job *job, const struct group *group, uint32_t bl
     }
 }
 
-/* A query's part of a block, into `merged` and out; after its last block, the division. */
+/* What the values so far are multiplied by when block b comes to them, and what its own are. */
+static void merge_factors(const struct job *job, uint32_t query, const struct mla_partial *partial,
+                          uint32_t count, const struct mla_partial *merged, float keep[MERGE_MAX],
+                          float take[MERGE_MAX]) {
+    float max = merged->max[query], sum = merged->sum[query];
+    for (uint32_t b = 0; b < MERGE_MAX; b++)
+        keep[b] = take[b] = 0.0f;
+    for (uint32_t b = 0; b < count; b++) {
+        float old_max = max, new_max = partial->max[b * job->partial_floats + query];
+        max = old_max > new_max ? old_max : new_max;
+        keep[b] = old_max - max;
+        take[b] = new_max - max;
+    }
+    f32x16_store(keep, f32x16_exp(f32x16_load(keep)));
+    f32x16_store(take, f32x16_exp(f32x16_load(take)));
+    for (uint32_t b = 0; b < count; b++)
+        sum = fmaf(sum, keep[b], partial->sum[b * job->partial_floats + query] * take[b]);
+    merged->max[query] = max;
+    merged->sum[query] = sum;
+}
+
+/* A query's parts of `count` blocks, the first of them `block`, into `merged` and out; after its
+ * last block, the division. How many are merged at once changes no bit. partial: the first one. */
 static void merge(const struct job *job, const struct group *group, uint32_t query, uint32_t block,
-                  const struct mla_partial *partial, const struct mla_partial *merged) {
+                  const struct mla_partial *partial, uint32_t count,
+                  const struct mla_partial *merged) {
     uint32_t row = group->row_begin + query / group->head_count;
     uint32_t blocks = divide_up(positions_of(group->seq, row), MLA_BLOCK_TOK);
     if (block >= blocks) return;
-    uint32_t dim = job->args->latent_dim;
+    if (count > blocks - block) count = blocks - block;
+    const uint32_t dim = job->args->latent_dim;
     float *out = job->args->out + out_at(job, group, query);
-    const float *values = partial->values + (size_t)query * dim;
     if (block == 0) {
         merged->max[query] = -INFINITY;
         merged->sum[query] = 0.0f;
         memset(out, 0, dim * sizeof(float));
     }
-    float old_max = merged->max[query], new_max = partial->max[query];
-    float max = old_max > new_max ? old_max : new_max;
-    float factor[16] = {old_max - max, new_max - max};
-    f32x16_store(factor, f32x16_exp(f32x16_load(factor)));
-    float sum = fmaf(merged->sum[query], factor[0], partial->sum[query] * factor[1]);
-    merged->max[query] = max;
-    merged->sum[query] = sum;
-    f32x16 keep = f32x16_set1(factor[0]), take = f32x16_set1(factor[1]), by = f32x16_set1(sum);
+    float keep[MERGE_MAX], take[MERGE_MAX];
+    merge_factors(job, query, partial, count, merged, keep, take);
+    const f32x16 by = f32x16_set1(merged->sum[query]);
+    const bool last = block + count == blocks;
+    const float *values = partial->values + (size_t)query * dim;
     for (uint32_t i = 0; i < dim; i += 16) {
-        f32x16 o = f32x16_fma(f32x16_load(out + i), keep,
-                              f32x16_mul(f32x16_load(values + i), take));
-        f32x16_store(out + i, block + 1 == blocks ? f32x16_div(o, by) : o);
+        f32x16 o = f32x16_load(out + i);
+        for (uint32_t b = 0; b < count; b++) {
+            f32x16 value = f32x16_load(values + b * job->partial_floats + i);
+            o = f32x16_fma(o, f32x16_set1(keep[b]), f32x16_mul(value, f32x16_set1(take[b])));
+        }
+        f32x16_store(out + i, last ? f32x16_div(o, by) : o);
     }
 }

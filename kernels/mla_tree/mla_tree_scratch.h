@@ -7,8 +7,10 @@
 /* Queries (a row and a head) that share one pass over the cache. */
 #define MLA_QUERIES 128u
 
-/* Partial results of blocks that wait to be merged, a thread. */
-#define MLA_WAITING 8u
+/* Partial results of blocks that wait to be merged, a thread: room for so many of all queries, and
+ * of fewer queries for more of them. */
+#define MLA_WAITING     8u
+#define MLA_WAITING_MAX 32u
 
 /* Groups of queries that are split over threads at once, a thread; more keep the threads busy
  * without being split. */
@@ -29,9 +31,9 @@ struct mla_tree_scratch {
     char *query;    /* a thread: [MLA_QUERIES, R + P] in the activation's type */
     float *block;   /* a thread: [MLA_BLOCK_TOK, R + P], a block in the activation's type */
     float *weights; /* a thread: [MLA_QUERIES, MLA_BLOCK_TOK] */
-    float *partial; /* a waiting one: max and sum [MLA_QUERIES], values [MLA_QUERIES, R] */
+    float *partial; /* MLA_WAITING a thread: max and sum [MLA_QUERIES], values [MLA_QUERIES, R] */
     float *merged;  /* a split group: max and sum [MLA_QUERIES] */
-    /* Distances between threads, waiting ones, groups. */
+    /* Distances between threads, partial results, groups. */
     size_t query_bytes, block_floats, weights_floats, partial_floats, merged_floats;
 };
 
