@@ -33,7 +33,7 @@ static enum status load_model(const char *path, struct plan_case *plan_case,
 static enum status load_drafter(const struct raw_flags *raw, struct plan_case *plan_case,
                                 struct checkpoint_drafter *drafter, struct error *err) {
     const struct group_speculation speculation = group_flags_speculation(
-        raw->model_path, raw->device, raw->draft_path, raw->algorithm);
+        raw->model_path, raw->draft_path, raw->algorithm);
     if (strcmp(speculation.algorithm, "none") == 0) plan_case->tree_rows = 1;
     const char *path = speculation.drafter;
     if (!path) return STATUS_OK;

@@ -43,13 +43,11 @@ static bool is_same_folder(const char *a, const char *b) {
     return same;
 }
 
-struct group_speculation group_flags_speculation(const char *model, const char *device,
-                                                 const char *drafter, const char *algorithm) {
+struct group_speculation group_flags_speculation(const char *model, const char *drafter,
+                                                 const char *algorithm) {
     bool wants_drafter = !algorithm || strcmp(algorithm, "dflash") == 0 ||
                          strcmp(algorithm, "auto") == 0;
-    bool has_drafter = strcmp(device, "cpu") == 0; /* a GPU has none yet */
-    if (!drafter && wants_drafter && has_drafter &&
-        is_same_folder(model, shipped_path(SHIPPED_MODEL)))
+    if (!drafter && wants_drafter && is_same_folder(model, shipped_path(SHIPPED_MODEL)))
         drafter = shipped_path(SHIPPED_DRAFTER);
     if (!algorithm) algorithm = drafter ? "auto" : "none";
     return (struct group_speculation){.drafter = drafter, .algorithm = algorithm};
@@ -57,8 +55,8 @@ struct group_speculation group_flags_speculation(const char *model, const char *
 
 static void append_speculation(const struct group_flags *flags, const char *model,
                                struct group_arguments *out) {
-    struct group_speculation speculation = group_flags_speculation(
-        model, flags->device, flags->draft_model_path, flags->speculative_algorithm);
+    struct group_speculation speculation = group_flags_speculation(model, flags->draft_model_path,
+                                                                   flags->speculative_algorithm);
     if (!flags->draft_model_path && speculation.drafter)
         append(out->worker, &out->worker_count, "--speculative-draft-model-path",
                speculation.drafter);

@@ -13,7 +13,6 @@ struct group_flags {
     uint32_t tp;
     const char *draft_model_path;      /* NULL: none was given */
     const char *speculative_algorithm; /* likewise */
-    const char *device;
     const char *log_level;
     const char *unread_text;
     uint32_t unread_count;
@@ -23,7 +22,7 @@ struct group_flags {
 };
 
 #define GROUP_FLAGS_DEFAULT                                                                        \
-    { .tp = 1, .device = "cpu", .log_level = "info" }
+    { .tp = 1, .log_level = "info" }
 
 /* The rows every command that starts a group has. */
 #define GROUP_FLAGS_ROWS(flags)                                                                    \
@@ -50,7 +49,7 @@ struct group_flags {
         FLAG_DISABLE_OVERLAP(&(flags)->unread_switch), FLAG_NO_SELF_TEST(&(flags)->unread_switch), \
         FLAG_DISABLE_RADIX_CACHE(&(flags)->unread_switch), FLAG_PAGE_SIZE(&(flags)->unread_count), \
         FLAG_KV_CACHE_DTYPE(&(flags)->unread_text), FLAG_ACTIVATION_DTYPE(&(flags)->unread_text),  \
-        FLAG_PREFILL_FORM(&(flags)->unread_text), FLAG_DEVICE(&(flags)->device),                   \
+        FLAG_PREFILL_FORM(&(flags)->unread_text), FLAG_DEVICE(&(flags)->unread_text),              \
         FLAG_THREADS(&(flags)->unread_count), FLAG_NUMA(&(flags)->unread_text),                    \
         FLAG_JOURNAL(&(flags)->unread_text), FLAG_LOG_DIR(&(flags)->unread_text),                  \
         FLAG_LOG_LEVEL(&(flags)->log_level)
@@ -73,8 +72,8 @@ struct group_speculation {
     const char *drafter; /* NULL: none */
     const char *algorithm;
 };
-struct group_speculation group_flags_speculation(const char *model, const char *device,
-                                                 const char *drafter, const char *algorithm);
+struct group_speculation group_flags_speculation(const char *model, const char *drafter,
+                                                 const char *algorithm);
 
 /* default_log_level: for the children where --log-level was not given. The embedded model brings
  * its drafter along, unless the algorithm asked for needs none; and where there is a drafter, how

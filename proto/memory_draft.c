@@ -82,7 +82,7 @@ uint64_t memory_draft_record_bytes(const struct memory_request *request) {
 }
 
 uint64_t memory_draft_workspace_bytes(const struct memory_request *request) {
-    if (!request->draft) return 0;
+    if (!request->draft || request->workspace_bytes > 0) return 0;
     uint64_t floats = 2 * (uint64_t)BLOCK_TOK * request->draft->head_dim + 2 * QUERIES_MAX;
     return aligned(request->threads * floats * sizeof(float));
 }
@@ -96,9 +96,13 @@ uint64_t memory_draft_scratch_bytes(const struct memory_request *request) {
     if (!spec) return 0;
     uint64_t tp = request->tp, queries = spec->heads / tp * spec->head_dim;
     uint64_t keys = spec->kv_heads / tp * spec->head_dim, width = spec->width / tp;
-    uint64_t found = tp * HEAD_ROWS * 2 * (DRAFT_TOP_MAX + SUM_SEGMENTS) * sizeof(uint32_t);
+    uint64_t block_rows = (uint64_t)request->max_running * spec->block;
+    uint64_t positions = block_rows - request->max_running;
+    if (positions > DRAFT_POSITIONS_MAX) positions = DRAFT_POSITIONS_MAX;
+    uint64_t found = tp * positions * 2 * (DRAFT_TOP_MAX + SUM_SEGMENTS / tp) * sizeof(uint32_t);
     return floats(request->step_rows, (uint64_t)spec->tap_count * spec->hidden / tp) +
-           4 * floats(PASS_ROWS, spec->hidden) + floats(PASS_ROWS, spec->head_dim) +
+           floats(request->step_rows, spec->head_dim) + floats(block_rows, spec->head_dim) +
+           floats(positions, spec->hidden) + 3 * floats(PASS_ROWS, spec->hidden) +
            2 * floats(PASS_ROWS, queries) + 2 * floats(PASS_ROWS, keys) +
            floats(PASS_ROWS, 2 * width) + floats(PASS_ROWS, width) +
            floats(HEAD_ROWS, request->spec->vocab / tp) + aligned(found) +

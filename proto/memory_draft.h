@@ -12,7 +12,7 @@ uint64_t memory_draft_weight_bytes(const struct memory_request *request);
 /* Keys and values of a token in one layer. */
 uint64_t memory_draft_record_bytes(const struct memory_request *request);
 
-/* All of it, and of that the workspace of attention. */
+/* All of it, and of that the workspace of attention, which a device has none of. */
 uint64_t memory_draft_scratch_bytes(const struct memory_request *request);
 uint64_t memory_draft_workspace_bytes(const struct memory_request *request);
 

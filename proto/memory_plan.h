@@ -78,7 +78,7 @@ struct memory_request {
     double fraction;          /* 0: all that fits */
     uint64_t resident_bytes;  /* weights as they were measured; 0: as planned */
     uint64_t graph_bytes;     /* as measured; nothing predicts them */
-    uint64_t workspace_bytes; /* of the target's ops, as a device needs it; 0: the CPU's */
+    uint64_t workspace_bytes; /* of all ops, as a device needs it; 0: the CPU's */
     uint64_t pool_tok;        /* 0: from free_bytes */
 };
 

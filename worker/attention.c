@@ -40,7 +40,7 @@ float *attention_forward(const struct model *model, const struct layer_weights *
         bool expanded = is_expanded(model, layer, &all->host[i]);
         for (count = 1; i + count < all->count; count++)
             if (is_expanded(model, layer, &all->host[i + count]) != expanded) break;
-        const struct model_sequences run = {&all->host[i], &all->of_ops[i], count};
+        const struct model_sequences run = {&all->host[i], &all->sent[i], &all->of_ops[i], count};
         if (expanded)
             attend_expanded(model, layer, kv, &run);
         else

@@ -1,5 +1,8 @@
 #include "backend_cuda.h"
 
+#include "candidates.h"
+#include "drafter.h"
+#include "gqa_block/gqa_block_cuda.h"
 #include "linear/linear_cuda.h"
 #include "mla_tree/mla_tree_cuda.h"
 #include "moe_experts/moe_experts_cuda.h"
@@ -10,9 +13,10 @@ const struct backend backend_cuda = {.name = "cuda",
 #undef X
 };
 
-/* A walk over the products of a model. */
+/* A walk over the products of a model, and of its drafter. */
 struct need {
     const struct weights *weights;
+    const struct drafter_weights *drafter; /* NULL: there is none */
     const struct device_bounds *bounds;
     const struct kernel_device *device;
     size_t bytes;
@@ -36,7 +40,7 @@ static enum status check_types(const struct device_bounds *bounds, struct error 
 /* product: all but its rows, as the model asks for it. More rows need more, except where the
  * launch stops splitting them over blocks. */
 static enum status need_linear(struct need *need, const struct linear_args *product,
-                               struct error *err) {
+                               uint32_t rows_max, struct error *err) {
     struct linear_args args = *product;
     if (args.weight.n == 0) return STATUS_OK;
     if (!linear_cuda_takes(&args))
@@ -44,9 +48,9 @@ static enum status need_linear(struct need *need, const struct linear_args *prod
                          "--device cuda: FP8 weights whose blocks begin at input %u, accepted: at "
                          "multiples of 32",
                          args.weight.block_begin);
-    args.rows = min_u32(need->bounds->rows_max, LINEAR_CUDA_FEW_ROWS);
+    args.rows = min_u32(rows_max, LINEAR_CUDA_FEW_ROWS);
     need_bytes(need, linear_cuda_plan(&args, need->device).scratch_bytes);
-    args.rows = need->bounds->rows_max;
+    args.rows = rows_max;
     need_bytes(need, linear_cuda_plan(&args, need->device).scratch_bytes);
     return STATUS_OK;
 }
@@ -134,19 +138,50 @@ static enum status need_layer(struct need *need, const struct layer_weights *lay
     for (size_t i = 0; i < sizeof products / sizeof products[0] && status == STATUS_OK; i++) {
         struct linear_args product = products[i];
         product.activation = linear_activation(product.weight.format, activation);
-        status = need_linear(need, &product, err);
+        status = need_linear(need, &product, need->bounds->rows_max, err);
     }
     if (status != STATUS_OK || layer->dense) return status;
     const struct linear_args router = {.weight = layer->router, .batch = 1, .segments = 1};
-    status = need_linear(need, &router, err); /* always in f32 */
+    status = need_linear(need, &router, need->bounds->rows_max, err); /* always in f32 */
     return status == STATUS_OK ? need_experts(need, layer, err) : status;
+}
+
+/* A drafter's products are all in f32, its head's too, which is the target's. */
+static enum status need_drafter(struct need *need, struct error *err) {
+    const struct drafter_weights *drafter = need->drafter;
+    const uint32_t segments = KERNEL_SEGMENTS / drafter->tp;
+    const uint32_t head_dim_max = gqa_block_cuda_head_dim_max(need->device);
+    if (drafter->spec.head_dim > head_dim_max)
+        return error_set(err, STATUS_UNIMPLEMENTED,
+                         "--device cuda: a drafter with a head_dim of %u, accepted: up to %u on "
+                         "this GPU",
+                         drafter->spec.head_dim, head_dim_max);
+    const struct linear_args fc = {.weight = drafter->fc, .batch = 1, .segments = segments};
+    const struct linear_args head = {.weight = need->weights->head, .batch = 1, .segments = 1};
+    enum status status = need_linear(need, &fc, DRAFTER_PASS_ROWS, err);
+    if (status == STATUS_OK) status = need_linear(need, &head, CANDIDATES_ROWS, err);
+    for (uint32_t l = 0; l < drafter->spec.layers; l++) {
+        const struct drafter_layer_weights *layer = &drafter->layer[l];
+        const struct linear_args products[] = {
+            {.weight = layer->q, .batch = 1, .segments = 1},
+            {.weight = layer->k, .batch = 1, .segments = 1},
+            {.weight = layer->v, .batch = 1, .segments = 1},
+            {.weight = layer->o, .batch = 1, .segments = segments},
+            {.weight = layer->gate_up, .batch = 1, .segments = 1},
+            {.weight = layer->down, .batch = 1, .segments = segments},
+        };
+        for (size_t i = 0; i < sizeof products / sizeof products[0] && status == STATUS_OK; i++)
+            status = need_linear(need, &products[i], DRAFTER_PASS_ROWS, err);
+    }
+    return status == STATUS_OK ? status : error_wrap(err, status, "drafter");
 }
 
 enum status backend_cuda_workspace_bytes(const struct kernel_device *device,
                                          const struct weights *weights,
+                                         const struct drafter_weights *drafter,
                                          const struct device_bounds *bounds, size_t *bytes_out,
                                          struct error *err) {
-    struct need need = {.weights = weights, .bounds = bounds, .device = device};
+    struct need need = {.weights = weights, .drafter = drafter, .bounds = bounds, .device = device};
     const struct linear_args head = {
         .weight = weights->head,
         .batch = 1,
@@ -158,7 +193,8 @@ enum status backend_cuda_workspace_bytes(const struct kernel_device *device,
         status = need_layer(&need, &weights->layer[l], err);
         if (status != STATUS_OK) error_wrap(err, status, "layer %u", l);
     }
-    if (status == STATUS_OK) status = need_linear(&need, &head, err);
+    if (status == STATUS_OK) status = need_linear(&need, &head, bounds->rows_max, err);
+    if (status == STATUS_OK && drafter) status = need_drafter(&need, err);
     *bytes_out = need.bytes;
     return status;
 }

@@ -16,22 +16,26 @@
 #define CANDIDATES_ROWS 64u /* whose logits exist at once */
 
 struct candidates {
-    float *logits; /* [CANDIDATES_ROWS, vocab / tp], borrowed, as is */
-    void *found;   /* what ranks exchange: candidates_found_words of them */
+    struct device *device; /* that finds them; NULL: the host */
+    uint32_t rows_max;
+    float *logits;      /* [CANDIDATES_ROWS, vocab / tp], borrowed, as is */
+    uint32_t *found;    /* what ranks exchange: candidates_found_words of it */
+    uint32_t *gathered; /* the same where the host reads it: pinned, of a device */
 
-    float *lse;                        /* [DRAFT_POSITIONS_MAX] */
-    struct draft_candidate *candidate; /* [DRAFT_POSITIONS_MAX, top] */
-    uint32_t positions;                /* found so far */
+    float *lse;                        /* [rows_max] */
+    struct draft_candidate *candidate; /* [rows_max, top] */
 };
 
-/* False: there is no memory. */
-bool candidates_init(struct candidates *candidates);
+/* RESOURCE_EXHAUSTED. */
+enum status candidates_init(struct candidates *candidates, struct device *device, uint32_t tp,
+                            uint32_t rows_max, struct error *err) MUST_USE;
 void candidates_deinit(struct candidates *candidates);
 
-/* 4-byte words that `found` must hold. */
-size_t candidates_found_words(uint32_t tp);
+/* Of `found`, for so many rows. */
+size_t candidates_found_words(uint32_t tp, uint32_t rows_max);
 
-/* Of x [rows, D], which is normed for the head: positions behind those there are. */
+/* Of x [rows, D], which is normed for the head, at most rows_max: lse and candidate become theirs.
+ * Waited for once, where a device finds them. */
 enum status candidates_find(struct candidates *candidates, const struct model *model,
                             const float *x, uint32_t rows, uint32_t top, struct comm *comm,
                             struct error *err) MUST_USE;

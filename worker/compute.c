@@ -135,9 +135,9 @@ static enum status load_weights(struct compute *compute, struct error *err) {
                                       options->checkpoint->tensors, options->rank, options->tp,
                                       options->threads, &compute->load, &compute->weights, err);
     if (status == STATUS_OK && options->drafter) {
-        status = drafter_weights_load(&options->drafter->spec, options->drafter->tensors,
-                                      options->rank, options->tp, options->threads,
-                                      &compute->draft_load, &compute->drafter, err);
+        status = drafter_weights_load(
+            options->device, &options->drafter->spec, options->drafter->tensors, options->rank,
+            options->tp, options->threads, &compute->draft_load, &compute->drafter, err);
         if (status != STATUS_OK) error_wrap(err, status, "drafter");
     }
     compute->loading = false;
@@ -195,8 +195,8 @@ static enum status plan_workspace(struct compute *compute, const struct control_
     const struct engine_options options = engine_options(compute, welcome);
     const struct device_bounds bounds = engine_bounds(&options);
     size_t bytes;
-    enum status status = device->workspace_bytes(device->kernel, compute->weights, &bounds, &bytes,
-                                                 err);
+    enum status status = device->workspace_bytes(device->kernel, compute->weights, compute->drafter,
+                                                 &bounds, &bytes, err);
     if (status == STATUS_OK) compute->ledger.rank.workspace_bytes = bytes;
     return status;
 }

@@ -30,11 +30,12 @@ void device_unpin(struct device *device, void *memory) {
     if (memory) device->ops->unpin(device, memory);
 }
 
-enum status device_copy_rows(struct device *device, void *to, const void *from, size_t from_stride,
-                             size_t row_bytes, size_t rows, struct error *err) {
-    if (device) return device->ops->copy_rows(device, to, from, from_stride, row_bytes, rows, err);
-    for (size_t row = 0; row < rows; row++)
-        memcpy((char *)to + row * row_bytes, (const char *)from + row * from_stride, row_bytes);
+enum status device_copy_rows(struct device *device, const struct device_rows *rows,
+                             struct error *err) {
+    if (device) return device->ops->copy_rows(device, rows, err);
+    for (size_t row = 0; row < rows->count; row++)
+        memcpy((char *)rows->to + row * rows->to_stride,
+               (const char *)rows->from + row * rows->from_stride, rows->bytes);
     return STATUS_OK;
 }
 

@@ -22,6 +22,7 @@
 struct backend;
 struct comm_kind;
 struct device_region;
+struct drafter_weights;
 struct weights;
 
 /* The steps that memory is for. */
@@ -31,6 +32,15 @@ struct device_bounds {
     uint32_t positions_max; /* of a sequence, the step's rows included */
     enum kernel_dtype activation;
     enum kernel_dtype kv_dtype;
+};
+
+/* A part of each row of an array, `bytes` of it, and where in another array it goes. */
+struct device_rows {
+    void *to;
+    const void *from;
+    size_t to_stride, from_stride; /* bytes from row to row */
+    size_t bytes;
+    size_t count;
 };
 
 struct device;
@@ -70,8 +80,8 @@ struct device_ops {
     enum status (*clear)(struct device *device, void *memory, size_t bytes, struct error *err);
     enum status (*copy)(struct device *device, void *to, const void *from, size_t bytes,
                         struct error *err);
-    enum status (*copy_rows)(struct device *device, void *to, const void *from, size_t from_stride,
-                             size_t row_bytes, size_t rows, struct error *err);
+    enum status (*copy_rows)(struct device *device, const struct device_rows *rows,
+                             struct error *err);
 };
 
 struct device {
@@ -82,10 +92,12 @@ struct device {
     const struct kernel_device *kernel; /* what a launch must know */
     void *stream;                       /* a cudaStream_t */
     uint64_t free_bytes;                /* when it was opened */
-    /* What the greediest op of such steps needs beside its arguments. UNIMPLEMENTED where one does
-     * not take the model, with a line that says what it takes. */
+    /* What the greediest op of such steps needs beside its arguments, the drafter's (NULL: there is
+     * none) among them. UNIMPLEMENTED where one does not take the model, with a line that says what
+     * it takes. */
     enum status (*workspace_bytes)(const struct kernel_device *kernel,
                                    const struct weights *weights,
+                                   const struct drafter_weights *drafter,
                                    const struct device_bounds *bounds, size_t *bytes_out,
                                    struct error *err);
 };
@@ -106,9 +118,9 @@ enum status device_pin(struct device *device, size_t bytes, void **memory_out,
                        struct error *err) MUST_USE;
 void device_unpin(struct device *device, void *memory);
 
-/* Rows of an array of ops, from_stride bytes apart, dense into another. */
-enum status device_copy_rows(struct device *device, void *to, const void *from, size_t from_stride,
-                             size_t row_bytes, size_t rows, struct error *err) MUST_USE;
+/* From array to array of ops. */
+enum status device_copy_rows(struct device *device, const struct device_rows *rows,
+                             struct error *err) MUST_USE;
 
 /* Zeros, for all work that follows. */
 enum status device_clear(struct device *device, void *memory, size_t bytes,

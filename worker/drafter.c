@@ -8,29 +8,49 @@
 
 #include "base/check.h"
 #include "candidates.h"
+#include "device.h"
 #include "kv_shadow.h"
-
-/* Rows of one pass: as many blocks as fit, or tokens whose context is written. */
-#define PASS_ROWS 256u
 
 #define SCRATCH_ALIGN 64u
 
-_Static_assert(DRAFT_LEN_MAX + 1 <= PASS_ROWS, "a block fits");
+_Static_assert(DRAFT_LEN_MAX + 1 <= DRAFTER_PASS_ROWS, "a block fits");
 
-/* Activations of one pass, R = PASS_ROWS. All f32; letters as in drafter_spec.h. */
+/* Of a step, T rows, S sequences that may guess, M positions guessed; of one pass, R rows. All f32;
+ * letters as in drafter_spec.h, B rows of a block. */
 struct activations {
-    float *taps;    /* [T, this rank's inputs of fc] of all rows of a step */
+    float *taps;         /* [T, this rank's inputs of fc] */
+    float *final_angles; /* [T, C] cosines and sines; unused on a device, as the next */
+    float *block_angles; /* [S, B, C] */
+    float *head_x;       /* [M, D] rows of masks, normed and dense */
+
     float *x;       /* [R, D] the residual stream */
     float *h;       /* [R, D] */
     float *delta;   /* [R, D] */
-    float *cos_sin; /* [R, C] */
     float *q, *o;   /* [R, H, C] */
     float *k, *v;   /* [R, G, C] */
     float *gate_up; /* [R, 2 F] */
     float *act;     /* [R, F] */
-    float *head_x;  /* [R, D] rows of masks, dense */
     void *workspace;
     size_t workspace_bytes;
+};
+
+/* What the host makes of a committed step, where ops find it once it is sent. */
+struct input {
+    uint32_t final_rows;
+    const uint32_t *kv_slot;         /* [final_rows] */
+    const float *final_angles;       /* [final_rows, C] */
+    const struct kv_slot_move *move; /* [move_count] of taps, until those of final rows are dense */
+    uint32_t move_count;
+
+    uint32_t blocks;                     /* a sequence that guesses has one */
+    const uint32_t *id;                  /* [blocks, B] */
+    const float *block_angles;           /* [blocks, B, C] */
+    const struct gqa_sequence *sequence; /* [blocks] rows are counted within their pass */
+};
+
+/* Blocks [begin, begin + blocks) of a step, all layers at a time. */
+struct pass {
+    uint32_t begin, blocks, rows;
 };
 
 struct drafter {
@@ -43,11 +63,13 @@ struct drafter {
     void *memory; /* behind the activations */
     size_t bytes;
 
-    /* Of one pass. */
-    uint32_t id[PASS_ROWS];
-    uint32_t position[PASS_ROWS];
-    struct gqa_sequence sequence[PASS_ROWS / 2];
-    uint32_t rows, blocks;
+    /* Of one step, before it is put. */
+    struct kv_slot_move *move;     /* [max_rows] */
+    uint32_t *id, *position;       /* [max_sequences, B] */
+    struct gqa_sequence *sequence; /* [max_sequences] */
+    uint32_t *wanted;              /* [max_sequences] positions that each block guesses */
+    struct input in;
+    struct pass pass;
 
     /* Of one result. */
     struct result_sequence *result; /* [max_sequences] */
@@ -60,12 +82,10 @@ struct layout {
 };
 
 static size_t lay_out(struct drafter *drafter, uint8_t *base);
+static enum status take_memory(struct drafter *drafter, struct error *err);
 static enum status make_kv(struct drafter *drafter, struct error *err);
-static void angles(struct drafter *drafter, const uint32_t *position, uint32_t rows);
-static enum status keep_some(struct drafter *drafter, const struct model *model,
-                             const struct step_final *final, uint32_t begin, uint32_t count,
-                             struct comm *comm, struct error *err);
-static void add_block(struct drafter *drafter, const struct step_end *end);
+static enum status keep_some(struct drafter *drafter, const struct model *model, uint32_t begin,
+                             uint32_t count, struct comm *comm, struct error *err);
 static enum status run_blocks(struct drafter *drafter, const struct model *model, struct comm *comm,
                               struct error *err);
 static enum status attend(struct drafter *drafter, const struct model *model, uint32_t layer,
@@ -75,6 +95,30 @@ static enum status think(struct drafter *drafter, const struct model *model, uin
 
 /* ============================== making ======================================================== */
 
+/* Positions that a step may guess. */
+static uint32_t positions_max(const struct drafter *drafter) {
+    return min_u32(drafter->options.max_sequences * drafter_len(drafter), DRAFT_POSITIONS_MAX);
+}
+
+static enum status make_arrays(struct drafter *drafter, struct error *err) {
+    const struct drafter_spec *spec = &drafter->weights->spec;
+    const size_t rows = drafter->options.max_rows, sequences = drafter->options.max_sequences;
+    drafter->inv_freq = calloc(spec->head_dim / 2, sizeof *drafter->inv_freq);
+    drafter->result = calloc(sequences, sizeof *drafter->result);
+    drafter->move = calloc(rows, sizeof *drafter->move);
+    drafter->id = calloc(sequences * spec->block, sizeof *drafter->id);
+    drafter->position = calloc(sequences * spec->block, sizeof *drafter->position);
+    drafter->sequence = calloc(sequences, sizeof *drafter->sequence);
+    drafter->wanted = calloc(sequences, sizeof *drafter->wanted);
+    if (!drafter->inv_freq || !drafter->result || !drafter->move || !drafter->id ||
+        !drafter->position || !drafter->sequence || !drafter->wanted)
+        return error_set(err, STATUS_RESOURCE_EXHAUSTED, "no memory for guesses of %zu sequences",
+                         sequences);
+    drafter_spec_inv_freq(spec, drafter->inv_freq);
+    return candidates_init(&drafter->candidates, drafter->options.device, drafter->weights->tp,
+                           positions_max(drafter), err);
+}
+
 enum status drafter_create(const struct drafter_weights *weights,
                            const struct drafter_options *options, struct drafter **drafter_out,
                            struct error *err) {
@@ -82,39 +126,33 @@ enum status drafter_create(const struct drafter_weights *weights,
     if (!drafter) return error_set(err, STATUS_RESOURCE_EXHAUSTED, "no memory for a drafter");
     drafter->options = *options;
     drafter->weights = weights;
-    drafter->inv_freq = calloc(weights->spec.head_dim / 2, sizeof *drafter->inv_freq);
-    drafter->result = calloc(options->max_sequences, sizeof *drafter->result);
-    bool has_room = candidates_init(&drafter->candidates);
-    size_t bytes = lay_out(drafter, NULL);
-    void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
-                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
-    enum status status = STATUS_OK;
-    if (memory == MAP_FAILED || !drafter->inv_freq || !drafter->result || !has_room)
-        status = error_set(err, STATUS_RESOURCE_EXHAUSTED,
-                           "%zu bytes for a drafter's activations: %s", bytes, strerror(errno));
-    if (memory != MAP_FAILED) {
-        drafter->memory = memory;
-        drafter->bytes = bytes;
-        lay_out(drafter, memory);
-    }
+    enum status status = make_arrays(drafter, err);
+    if (status == STATUS_OK) status = take_memory(drafter, err);
     if (status == STATUS_OK) status = make_kv(drafter, err);
     if (status != STATUS_OK) {
         drafter_destroy(&drafter);
-        return status;
+        return error_wrap(err, status, "drafter");
     }
-    drafter_spec_inv_freq(&weights->spec, drafter->inv_freq);
     *drafter_out = drafter;
     return STATUS_OK;
 }
 
 void drafter_destroy(struct drafter **drafter) {
     if (!*drafter) return;
-    if ((*drafter)->memory) munmap((*drafter)->memory, (*drafter)->bytes);
+    if ((*drafter)->options.device)
+        device_give((*drafter)->options.device, (*drafter)->memory);
+    else if ((*drafter)->memory)
+        munmap((*drafter)->memory, (*drafter)->bytes);
     kv_shadow_destroy(&(*drafter)->shadow);
     kv_pool_destroy(&(*drafter)->kv);
+    candidates_deinit(&(*drafter)->candidates);
     free((*drafter)->inv_freq);
     free((*drafter)->result);
-    candidates_deinit(&(*drafter)->candidates);
+    free((*drafter)->move);
+    free((*drafter)->id);
+    free((*drafter)->position);
+    free((*drafter)->sequence);
+    free((*drafter)->wanted);
     free(*drafter);
     *drafter = NULL;
 }
@@ -135,6 +173,26 @@ uint64_t drafter_bytes(const struct drafter *drafter) {
     return kv_pool_bytes(drafter->kv) + drafter->bytes;
 }
 
+static enum status take_memory(struct drafter *drafter, struct error *err) {
+    const size_t bytes = lay_out(drafter, NULL);
+    void *memory = NULL;
+    if (drafter->options.device) {
+        enum status status = device_take(drafter->options.device, bytes, "activations", &memory,
+                                         err);
+        if (status != STATUS_OK) return status;
+    } else {
+        memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+        if (memory == MAP_FAILED)
+            return error_set(err, STATUS_RESOURCE_EXHAUSTED, "%zu bytes for activations: %s", bytes,
+                             strerror(errno));
+    }
+    drafter->memory = memory;
+    drafter->bytes = bytes;
+    lay_out(drafter, memory);
+    return STATUS_OK;
+}
+
 static enum status make_kv(struct drafter *drafter, struct error *err) {
     const struct drafter_options *options = &drafter->options;
     const struct drafter_weights *weights = drafter->weights;
@@ -143,12 +201,13 @@ static enum status make_kv(struct drafter *drafter, struct error *err) {
         .page_tok = options->page_tok,
         .tok_bytes = kv_tok_bytes(options->kv_dtype, weights->kv_heads * weights->spec.head_dim,
                                   weights->kv_heads * weights->spec.head_dim),
+        .device = options->device,
     };
     enum status status = kv_pool_create(&shape, &drafter->kv, err);
     if (status == STATUS_OK) status = kv_pool_resize(drafter->kv, options->page_count, err);
     if (status == STATUS_OK && options->shadow_hash)
         status = kv_shadow_create(options->page_cap, options->page_tok, &drafter->shadow, err);
-    return status == STATUS_OK ? status : error_wrap(err, status, "drafter");
+    return status;
 }
 
 static void *take(struct layout *layout, size_t count, size_t element_bytes) {
@@ -168,43 +227,146 @@ static size_t lay_out(struct drafter *drafter, uint8_t *base) {
     struct layout layout = {.base = base};
     size_t q_dim = (size_t)weights->heads * spec->head_dim;
     size_t kv_dim = (size_t)weights->kv_heads * spec->head_dim;
+    size_t block_rows = (size_t)drafter->options.max_sequences * spec->block;
     a->taps = take_floats(&layout, drafter->options.max_rows, weights->fc.k);
-    a->x = take_floats(&layout, PASS_ROWS, spec->hidden);
-    a->h = take_floats(&layout, PASS_ROWS, spec->hidden);
-    a->delta = take_floats(&layout, PASS_ROWS, spec->hidden);
-    a->cos_sin = take_floats(&layout, PASS_ROWS, spec->head_dim);
-    a->q = take_floats(&layout, PASS_ROWS, q_dim);
-    a->o = take_floats(&layout, PASS_ROWS, q_dim);
-    a->k = take_floats(&layout, PASS_ROWS, kv_dim);
-    a->v = take_floats(&layout, PASS_ROWS, kv_dim);
-    a->gate_up = take_floats(&layout, PASS_ROWS, 2 * (size_t)weights->width);
-    a->act = take_floats(&layout, PASS_ROWS, weights->width);
-    a->head_x = take_floats(&layout, PASS_ROWS, spec->hidden);
+    a->final_angles = take_floats(&layout, drafter->options.max_rows, spec->head_dim);
+    a->block_angles = take_floats(&layout, block_rows, spec->head_dim);
+    a->head_x = take_floats(&layout, positions_max(drafter), spec->hidden);
+    a->x = take_floats(&layout, DRAFTER_PASS_ROWS, spec->hidden);
+    a->h = take_floats(&layout, DRAFTER_PASS_ROWS, spec->hidden);
+    a->delta = take_floats(&layout, DRAFTER_PASS_ROWS, spec->hidden);
+    a->q = take_floats(&layout, DRAFTER_PASS_ROWS, q_dim);
+    a->o = take_floats(&layout, DRAFTER_PASS_ROWS, q_dim);
+    a->k = take_floats(&layout, DRAFTER_PASS_ROWS, kv_dim);
+    a->v = take_floats(&layout, DRAFTER_PASS_ROWS, kv_dim);
+    a->gate_up = take_floats(&layout, DRAFTER_PASS_ROWS, 2 * (size_t)weights->width);
+    a->act = take_floats(&layout, DRAFTER_PASS_ROWS, weights->width);
     drafter->candidates.logits = take_floats(&layout, CANDIDATES_ROWS,
                                              drafter->options.vocab_count);
-    drafter->candidates.found = take(&layout, candidates_found_words(weights->tp),
-                                     sizeof(uint32_t));
-    a->workspace_bytes = gqa_block_scratch_bytes(drafter->options.threads, spec->head_dim);
+    drafter->candidates.found = take(
+        &layout, candidates_found_words(weights->tp, positions_max(drafter)), sizeof(uint32_t));
+    a->workspace_bytes = drafter->options.device
+                             ? 0
+                             : gqa_block_scratch_bytes(drafter->options.threads, spec->head_dim);
     a->workspace = take(&layout, a->workspace_bytes, 1);
     return layout.at;
+}
+
+/* ============================== input ========================================================= */
+
+size_t drafter_input_bytes(const struct drafter_spec *spec, const struct device_bounds *bounds) {
+    const size_t angle_bytes = spec->head_dim * sizeof(float);
+    size_t row_bytes = sizeof(struct kv_slot_move) + sizeof(uint32_t) + angle_bytes;
+    size_t block_bytes = sizeof(struct gqa_sequence) +
+                         spec->block * (sizeof(uint32_t) + angle_bytes);
+    return bounds->rows_max * row_bytes + bounds->sequences_max * block_bytes +
+           6 * DEVICE_INPUT_ALIGN;
+}
+
+/* Cosines and sines of positions [rows]: on the host in `angles`. */
+static const float *put_angles(const struct drafter *drafter, const uint32_t *position,
+                               uint32_t rows, float *angles) {
+    const struct drafter_spec *spec = &drafter->weights->spec;
+    const size_t count = (size_t)rows * spec->head_dim;
+    const void *there = angles;
+    if (drafter->options.device && rows > 0)
+        angles = device_room(drafter->options.device, count * sizeof *angles, &there);
+    rope_angles(angles, position, rows, drafter->inv_freq, spec->head_dim);
+    for (size_t i = 0; i < count && spec->rope_amplitude != 1; i++)
+        angles[i] *= (float)spec->rope_amplitude;
+    return there;
+}
+
+static void put_final(struct drafter *drafter, const struct step_final *final) {
+    struct device *device = drafter->options.device;
+    struct input *in = &drafter->in;
+    in->move_count = 0;
+    for (uint32_t i = 0; i < final->count; i++) {
+        CHECK(final->row[i] >= i);
+        if (final->row[i] != i)
+            drafter->move[in->move_count++] = (struct kv_slot_move){.from = final->row[i], .to = i};
+        if (drafter->shadow)
+            kv_shadow_store(drafter->shadow, final->kv_slot[i], final->prefix_before[i],
+                            final->prefix_with[i]);
+    }
+    in->final_rows = final->count;
+    in->kv_slot = device_put(device, final->kv_slot, final->count * sizeof *final->kv_slot);
+    in->final_angles = put_angles(drafter, final->position, final->count, drafter->a.final_angles);
+    in->move = device_put(device, drafter->move, in->move_count * sizeof *drafter->move);
+}
+
+/* As many blocks as run at a time. */
+static uint32_t pass_blocks(const struct drafter *drafter) {
+    return DRAFTER_PASS_ROWS / drafter->weights->spec.block;
+}
+
+/* The root and its masks. page: where ops find it. */
+static void add_block(struct drafter *drafter, const struct step_end *end, const uint32_t *page) {
+    const struct drafter_spec *spec = &drafter->weights->spec;
+    const uint32_t window = drafter->options.window, block = drafter->in.blocks++;
+    drafter->sequence[block] = (struct gqa_sequence){
+        .row_begin = block % pass_blocks(drafter) * spec->block,
+        .row_count = spec->block,
+        .committed = end->committed,
+        .context_begin = window > 0 && end->committed > window ? end->committed - window : 0,
+        .page = page};
+    for (uint32_t i = 0, row = block * spec->block; i < spec->block; i++, row++) {
+        drafter->id[row] = i == 0 ? end->root : spec->mask_token;
+        drafter->position[row] = end->committed + i;
+    }
+}
+
+enum status drafter_put(struct drafter *drafter, const struct step_plan *plan,
+                        const struct step *step, const struct step_final *final,
+                        const struct model_sequences *sequences, struct error *err) {
+    struct device *device = drafter->options.device;
+    struct input *in = &drafter->in;
+    put_final(drafter, final);
+    in->blocks = 0;
+    for (uint32_t i = 0; i < plan->sequence_count; i++) {
+        const struct plan_sequence *sequence = &plan->sequence[i];
+        if (sequence->draft_len == 0) continue;
+        const struct step_end end = step_end_of(step, sequence->slot);
+        drafter->wanted[in->blocks] = sequence->draft_len;
+        add_block(drafter, &end, sequences->sent[i].page);
+        if (!drafter->shadow) continue;
+        enum status status = kv_shadow_check(drafter->shadow, end.page, end.committed,
+                                             end.prefix_hash, err);
+        if (status != STATUS_OK) return error_wrap(err, status, "drafter, slot %u", sequence->slot);
+    }
+    const uint32_t rows = in->blocks * drafter->weights->spec.block;
+    in->id = device_put(device, drafter->id, rows * sizeof *drafter->id);
+    in->block_angles = put_angles(drafter, drafter->position, rows, drafter->a.block_angles);
+    in->sequence = device_put(device, drafter->sequence, in->blocks * sizeof *drafter->sequence);
+    return STATUS_OK;
 }
 
 /* ============================== context ======================================================= */
 
 /* The taps side by side are the input of fc, [T, taps D], of which this rank multiplies a stretch:
  * no more than that is kept. */
-void drafter_tap(struct drafter *drafter, uint32_t layer, const float *x, uint32_t rows) {
+enum status drafter_tap(struct drafter *drafter, uint32_t layer, const float *x, uint32_t rows,
+                        struct error *err) {
     const struct drafter_weights *weights = drafter->weights;
     size_t hidden = weights->spec.hidden, width = weights->fc.k;
     size_t mine_begin = weights->rank * width, mine_end = mine_begin + width;
-    for (uint32_t i = 0; i < weights->spec.tap_count; i++) {
+    enum status status = STATUS_OK;
+    for (uint32_t i = 0; i < weights->spec.tap_count && status == STATUS_OK; i++) {
         if (weights->spec.tap[i] != layer) continue;
         size_t begin = i * hidden > mine_begin ? i * hidden : mine_begin;
         size_t end = (i + 1) * hidden < mine_end ? (i + 1) * hidden : mine_end;
-        for (size_t row = 0; row < rows && begin < end; row++)
-            memcpy(drafter->a.taps + row * width + begin - mine_begin,
-                   x + row * hidden + begin - i * hidden, (end - begin) * sizeof(float));
+        if (begin < end)
+            status = device_copy_rows(
+                drafter->options.device,
+                &(struct device_rows){.to = drafter->a.taps + begin - mine_begin,
+                                      .to_stride = width * sizeof(float),
+                                      .from = x + begin - i * hidden,
+                                      .from_stride = hidden * sizeof(float),
+                                      .bytes = (end - begin) * sizeof(float),
+                                      .count = rows},
+                err);
     }
+    return status;
 }
 
 enum status drafter_resize(struct drafter *drafter, uint32_t page_count, struct error *err) {
@@ -212,10 +374,11 @@ enum status drafter_resize(struct drafter *drafter, uint32_t page_count, struct 
 }
 
 void drafter_copy_pages(struct drafter *drafter, const struct model *model,
-                        const struct kv_page_copy *copies, uint32_t count) {
+                        const struct kv_page_copy *copies, const struct kv_page_copy *copies_of_ops,
+                        uint32_t count) {
     for (uint32_t layer = 0; layer < kv_pool_layers(drafter->kv); layer++)
         model->backend->kv_copy(&(struct kv_copy_args){.kv = kv_pool_layer(drafter->kv, layer),
-                                                       .copies = copies,
+                                                       .copies = copies_of_ops,
                                                        .copy_count = count,
                                                        .page_tok = drafter->options.page_tok,
                                                        .tok_bytes = kv_pool_tok_bytes(drafter->kv)},
@@ -223,31 +386,29 @@ void drafter_copy_pages(struct drafter *drafter, const struct model *model,
     if (drafter->shadow) kv_shadow_copy(drafter->shadow, copies, count);
 }
 
-enum status drafter_keep(struct drafter *drafter, const struct model *model,
-                         const struct step_final *final, struct comm *comm, struct error *err) {
-    size_t width = drafter->weights->fc.k;
-    for (uint32_t i = 0; i < final->count; i++) {
-        CHECK(final->row[i] >= i);
-        if (final->row[i] != i)
-            memcpy(drafter->a.taps + i * width, drafter->a.taps + final->row[i] * width,
-                   width * sizeof(float));
-        if (drafter->shadow)
-            kv_shadow_store(drafter->shadow, final->kv_slot[i], final->prefix_before[i],
-                            final->prefix_with[i]);
-    }
+/* Taps lie row by row, as tokens do in a cache, and move as those do. */
+enum status drafter_keep(struct drafter *drafter, const struct model *model, struct comm *comm,
+                         struct error *err) {
+    const struct input *in = &drafter->in;
+    model->backend->kv_move(
+        &(struct kv_move_args){.kv = drafter->a.taps,
+                               .moves = in->move,
+                               .move_count = in->move_count,
+                               .tok_bytes = drafter->weights->fc.k * sizeof(float)},
+        model->ctx);
     enum status status = STATUS_OK;
-    for (uint32_t begin = 0; begin < final->count && status == STATUS_OK; begin += PASS_ROWS) {
-        uint32_t left = final->count - begin;
-        status = keep_some(drafter, model, final, begin, left < PASS_ROWS ? left : PASS_ROWS, comm,
-                           err);
-    }
+    for (uint32_t begin = 0; begin < in->final_rows && status == STATUS_OK;
+         begin += DRAFTER_PASS_ROWS)
+        status = keep_some(drafter, model, begin,
+                           min_u32(in->final_rows - begin, DRAFTER_PASS_ROWS), comm, err);
     return status == STATUS_OK ? status : error_wrap(err, status, "drafter's context");
 }
 
 static struct kernel_ctx ctx_of(const struct drafter *drafter, const struct model *model) {
-    return (struct kernel_ctx){.team = model->ctx->team,
-                               .scratch = drafter->a.workspace,
-                               .scratch_bytes = drafter->a.workspace_bytes};
+    struct kernel_ctx ctx = *model->ctx;
+    ctx.scratch = drafter->a.workspace;
+    ctx.scratch_bytes = drafter->a.workspace_bytes;
+    return ctx;
 }
 
 static void norm(const struct drafter *drafter, const struct model *model, const float *x,
@@ -265,13 +426,13 @@ static void norm(const struct drafter *drafter, const struct model *model, const
 
 /* Norm and rotate each head of x [rows, heads, C] in place. */
 static void turn_heads(const struct drafter *drafter, const struct model *model, float *x,
-                       const float *weight, uint32_t rows, uint32_t heads) {
+                       const float *weight, const float *angles, uint32_t rows, uint32_t heads) {
     uint32_t dim = drafter->weights->spec.head_dim;
     norm(drafter, model, x, weight, x, rows * heads, dim);
     model->backend->rope(&(struct rope_args){.x = x,
                                              .row_stride = (size_t)heads * dim,
                                              .head_stride = dim,
-                                             .cos_sin = drafter->a.cos_sin,
+                                             .cos_sin = angles,
                                              .rows = rows,
                                              .heads = heads,
                                              .dim = dim,
@@ -279,19 +440,12 @@ static void turn_heads(const struct drafter *drafter, const struct model *model,
                          model->ctx);
 }
 
-static void angles(struct drafter *drafter, const uint32_t *position, uint32_t rows) {
-    const struct drafter_spec *spec = &drafter->weights->spec;
-    rope_angles(drafter->a.cos_sin, position, rows, drafter->inv_freq, spec->head_dim);
-    if (spec->rope_amplitude == 1) return;
-    for (size_t i = 0; i < (size_t)rows * spec->head_dim; i++)
-        drafter->a.cos_sin[i] *= (float)spec->rope_amplitude;
-}
-
 /* Keys and values of the final rows [begin, begin + count), from one feature a row that all layers
  * share. */
-static enum status keep_some(struct drafter *drafter, const struct model *model,
-                             const struct step_final *final, uint32_t begin, uint32_t count,
-                             struct comm *comm, struct error *err) {
+static enum status keep_some(struct drafter *drafter, const struct model *model, uint32_t begin,
+                             uint32_t count, struct comm *comm, struct error *err) {
+    const float *angles = drafter->in.final_angles +
+                          (size_t)begin * drafter->weights->spec.head_dim;
     const struct drafter_weights *weights = drafter->weights;
     const struct drafter_spec *spec = &weights->spec;
     const struct activations *a = &drafter->a;
@@ -300,13 +454,12 @@ static enum status keep_some(struct drafter *drafter, const struct model *model,
     enum status status = comm_all_reduce(comm, a->x, (size_t)count * spec->hidden, err);
     if (status != STATUS_OK) return status;
     norm(drafter, model, a->x, weights->hidden_norm, a->x, count, spec->hidden);
-    angles(drafter, final->position + begin, count);
     uint32_t kv_dim = weights->kv_heads * spec->head_dim;
     for (uint32_t l = 0; l < spec->layers; l++) {
         const struct drafter_layer_weights *layer = &weights->layer[l];
         model_linear(model, a->x, &layer->k, a->k, count, 1, NULL);
         model_linear(model, a->x, &layer->v, a->v, count, 1, NULL);
-        turn_heads(drafter, model, a->k, layer->k_norm, count, weights->kv_heads);
+        turn_heads(drafter, model, a->k, layer->k_norm, angles, count, weights->kv_heads);
         /* A token's record is its keys and then its values: to kv_store a row in two parts. */
         model->backend->kv_store(&(struct kv_store_args){.latent = a->k,
                                                          .latent_stride = kv_dim,
@@ -314,7 +467,7 @@ static enum status keep_some(struct drafter *drafter, const struct model *model,
                                                          .rope_stride = kv_dim,
                                                          .kv = kv_pool_layer(drafter->kv, l),
                                                          .kv_dtype = drafter->options.kv_dtype,
-                                                         .slot = final->kv_slot + begin,
+                                                         .slot = drafter->in.kv_slot + begin,
                                                          .rows = count,
                                                          .latent_dim = kv_dim,
                                                          .rope_dim = kv_dim},
@@ -324,23 +477,6 @@ static enum status keep_some(struct drafter *drafter, const struct model *model,
 }
 
 /* ============================== guessing ====================================================== */
-
-/* Rows [0, rows) of head_x are the masks of a pass's sequences, as many of each as it wants. */
-static uint32_t gather_masks(const struct drafter *drafter, const struct step_plan *plan,
-                             uint32_t begin, uint32_t end) {
-    const struct drafter_spec *spec = &drafter->weights->spec;
-    uint32_t rows = 0;
-    for (uint32_t i = begin, block = 0; i < end; i++) {
-        uint32_t len = plan->sequence[i].draft_len;
-        if (len == 0) continue;
-        memcpy(drafter->a.head_x + (size_t)rows * spec->hidden,
-               drafter->a.x + ((size_t)block * spec->block + 1) * spec->hidden,
-               (size_t)len * spec->hidden * sizeof(float));
-        rows += len;
-        block++;
-    }
-    return rows;
-}
 
 /* Give each sequence its positions. Logits that are no numbers make no guesses. */
 static void share_out(struct drafter *drafter, const struct step_plan *plan,
@@ -370,80 +506,71 @@ static void share_out(struct drafter *drafter, const struct step_plan *plan,
     result->draft_top = to > 0 ? top : 0;
 }
 
-enum status drafter_guess(struct drafter *drafter, const struct model *model,
-                          const struct step_plan *plan, const struct step *step, struct comm *comm,
-                          struct step_result *result, struct error *err) {
-    drafter->candidates.positions = 0;
-    for (uint32_t begin = 0, end = 0; begin < plan->sequence_count; begin = end) {
-        drafter->rows = drafter->blocks = 0;
-        for (; end < plan->sequence_count; end++) {
-            if (plan->sequence[end].draft_len == 0) continue;
-            if (drafter->rows + drafter->weights->spec.block > PASS_ROWS) break;
-            struct step_end last = step_end_of(step, plan->sequence[end].slot);
-            add_block(drafter, &last);
-            if (!drafter->shadow) continue;
-            enum status status = kv_shadow_check(drafter->shadow, last.page, last.committed,
-                                                 last.prefix_hash, err);
-            if (status != STATUS_OK)
-                return error_wrap(err, status, "drafter, slot %u", plan->sequence[end].slot);
-        }
-        if (drafter->rows == 0) continue;
-        enum status status = run_blocks(drafter, model, comm, err);
-        if (status == STATUS_OK)
-            status = candidates_find(&drafter->candidates, model, drafter->a.head_x,
-                                     gather_masks(drafter, plan, begin, end), plan->draft_top, comm,
-                                     err);
-        if (status != STATUS_OK) return error_wrap(err, status, "drafter");
+/* The masks of the pass that are wanted, normed for the head, behind `rows` that are there. Returns
+ * how many are there now. */
+static uint32_t norm_masks(const struct drafter *drafter, const struct model *model,
+                           uint32_t rows) {
+    const struct drafter_spec *spec = &drafter->weights->spec;
+    const size_t dim = spec->hidden;
+    for (uint32_t block = 0; block < drafter->pass.blocks; block++) {
+        uint32_t wanted = drafter->wanted[drafter->pass.begin + block];
+        norm(drafter, model, drafter->a.x + ((size_t)block * spec->block + 1) * dim,
+             drafter->weights->norm, drafter->a.head_x + rows * dim, wanted, spec->hidden);
+        rows += wanted;
     }
+    return rows;
+}
+
+enum status drafter_guess(struct drafter *drafter, const struct model *model,
+                          const struct step_plan *plan, struct comm *comm,
+                          struct step_result *result, struct error *err) {
+    const uint32_t blocks = drafter->in.blocks;
+    uint32_t rows = 0;
+    enum status status = STATUS_OK;
+    for (uint32_t begin = 0; begin < blocks && status == STATUS_OK; begin += pass_blocks(drafter)) {
+        drafter->pass.begin = begin;
+        drafter->pass.blocks = min_u32(blocks - begin, pass_blocks(drafter));
+        drafter->pass.rows = drafter->pass.blocks * drafter->weights->spec.block;
+        status = run_blocks(drafter, model, comm, err);
+        if (status == STATUS_OK) rows = norm_masks(drafter, model, rows);
+    }
+    if (status == STATUS_OK && rows > 0)
+        status = candidates_find(&drafter->candidates, model, drafter->a.head_x, rows,
+                                 plan->draft_top, comm, err);
+    if (status != STATUS_OK) return error_wrap(err, status, "drafter");
     share_out(drafter, plan, result);
     return STATUS_OK;
 }
 
-static void add_block(struct drafter *drafter, const struct step_end *end) {
-    const struct drafter_spec *spec = &drafter->weights->spec;
-    uint32_t window = drafter->options.window;
-    drafter->sequence[drafter->blocks++] = (struct gqa_sequence){
-        .row_begin = drafter->rows,
-        .row_count = spec->block,
-        .committed = end->committed,
-        .context_begin = window > 0 && end->committed > window ? end->committed - window : 0,
-        .page = end->page};
-    for (uint32_t i = 0; i < spec->block; i++) {
-        drafter->id[drafter->rows] = i == 0 ? end->root : spec->mask_token;
-        drafter->position[drafter->rows++] = end->committed + i;
-    }
-}
-
-/* x becomes the residual stream of all blocks behind the last layer, normed for the head. */
+/* x becomes the residual stream of the pass behind the last layer. */
 static enum status run_blocks(struct drafter *drafter, const struct model *model, struct comm *comm,
                               struct error *err) {
     const struct weights *target = model->weights;
     const struct drafter_spec *spec = &drafter->weights->spec;
-    const struct activations *a = &drafter->a;
-    model->backend->embed(&(struct embed_args){.id = drafter->id,
-                                               .table = target->embed,
-                                               .table_dtype = target->embed_dtype,
-                                               .vocab_begin = target->vocab_begin,
-                                               .vocab_count = target->vocab_count,
-                                               .y = a->x,
-                                               .rows = drafter->rows,
-                                               .dim = spec->hidden},
-                          model->ctx);
-    enum status status = comm_all_reduce(comm, a->x, (size_t)drafter->rows * spec->hidden, err);
-    angles(drafter, drafter->position, drafter->rows);
+    const struct pass *pass = &drafter->pass;
+    model->backend->embed(
+        &(struct embed_args){.id = drafter->in.id + (size_t)pass->begin * spec->block,
+                             .table = target->embed,
+                             .table_dtype = target->embed_dtype,
+                             .vocab_begin = target->vocab_begin,
+                             .vocab_count = target->vocab_count,
+                             .y = drafter->a.x,
+                             .rows = pass->rows,
+                             .dim = spec->hidden},
+        model->ctx);
+    enum status status = comm_all_reduce(comm, drafter->a.x, (size_t)pass->rows * spec->hidden,
+                                         err);
     for (uint32_t layer = 0; layer < spec->layers && status == STATUS_OK; layer++) {
         status = attend(drafter, model, layer, comm, err);
         if (status == STATUS_OK) status = think(drafter, model, layer, comm, err);
     }
-    if (status == STATUS_OK)
-        norm(drafter, model, a->x, drafter->weights->norm, a->x, drafter->rows, spec->hidden);
     return status;
 }
 
 /* x += the sum over ranks of delta. */
 static enum status add_sum(struct drafter *drafter, const struct model *model, struct comm *comm,
                            struct error *err) {
-    size_t count = (size_t)drafter->rows * drafter->weights->spec.hidden;
+    size_t count = (size_t)drafter->pass.rows * drafter->weights->spec.hidden;
     enum status status = comm_all_reduce(comm, drafter->a.delta, count, err);
     if (status != STATUS_OK) return status;
     model->backend->add(
@@ -457,31 +584,35 @@ static enum status attend(struct drafter *drafter, const struct model *model, ui
     const struct drafter_layer_weights *w = &weights->layer[layer];
     const struct drafter_spec *spec = &weights->spec;
     const struct activations *a = &drafter->a;
-    uint32_t rows = drafter->rows;
+    const struct pass *pass = &drafter->pass;
+    const float *angles = drafter->in.block_angles +
+                          (size_t)pass->begin * spec->block * spec->head_dim;
+    uint32_t rows = pass->rows;
     norm(drafter, model, a->x, w->input_norm, a->h, rows, spec->hidden);
     model_linear(model, a->h, &w->q, a->q, rows, 1, NULL);
     model_linear(model, a->h, &w->k, a->k, rows, 1, NULL);
     model_linear(model, a->h, &w->v, a->v, rows, 1, NULL);
-    turn_heads(drafter, model, a->q, w->q_norm, rows, weights->heads);
-    turn_heads(drafter, model, a->k, w->k_norm, rows, weights->kv_heads);
+    turn_heads(drafter, model, a->q, w->q_norm, angles, rows, weights->heads);
+    turn_heads(drafter, model, a->k, w->k_norm, angles, rows, weights->kv_heads);
     struct kernel_ctx ctx = ctx_of(drafter, model);
-    model->backend->gqa_block(&(struct gqa_block_args){.q = a->q,
-                                                       .k = a->k,
-                                                       .v = a->v,
-                                                       .kv = kv_pool_layer(drafter->kv, layer),
-                                                       .kv_dtype = drafter->options.kv_dtype,
-                                                       .sequences = drafter->sequence,
-                                                       .sequence_count = drafter->blocks,
-                                                       .out = a->o,
-                                                       .heads = weights->heads,
-                                                       .kv_heads = weights->kv_heads,
-                                                       .head_dim = spec->head_dim,
-                                                       .page_tok = drafter->options.page_tok,
-                                                       .window = spec->layer[layer].window,
-                                                       .causal = spec->layer[layer].causal,
-                                                       .scale = 1 / sqrtf((float)spec->head_dim),
-                                                       .rows_max = spec->block},
-                              &ctx);
+    model->backend->gqa_block(
+        &(struct gqa_block_args){.q = a->q,
+                                 .k = a->k,
+                                 .v = a->v,
+                                 .kv = kv_pool_layer(drafter->kv, layer),
+                                 .kv_dtype = drafter->options.kv_dtype,
+                                 .sequences = drafter->in.sequence + pass->begin,
+                                 .sequence_count = pass->blocks,
+                                 .out = a->o,
+                                 .heads = weights->heads,
+                                 .kv_heads = weights->kv_heads,
+                                 .head_dim = spec->head_dim,
+                                 .page_tok = drafter->options.page_tok,
+                                 .window = spec->layer[layer].window,
+                                 .causal = spec->layer[layer].causal,
+                                 .scale = 1 / sqrtf((float)spec->head_dim),
+                                 .rows_max = spec->block},
+        &ctx);
     model_linear(model, a->o, &w->o, a->delta, rows, model->segments, NULL);
     return add_sum(drafter, model, comm, err);
 }
@@ -491,15 +622,16 @@ static enum status think(struct drafter *drafter, const struct model *model, uin
     const struct drafter_weights *weights = drafter->weights;
     const struct drafter_layer_weights *w = &weights->layer[layer];
     const struct activations *a = &drafter->a;
-    norm(drafter, model, a->x, w->post_norm, a->h, drafter->rows, weights->spec.hidden);
-    model_linear(model, a->h, &w->gate_up, a->gate_up, drafter->rows, 1, NULL);
+    const uint32_t rows = drafter->pass.rows;
+    norm(drafter, model, a->x, w->post_norm, a->h, rows, weights->spec.hidden);
+    model_linear(model, a->h, &w->gate_up, a->gate_up, rows, 1, NULL);
     model->backend->swiglu(&(struct swiglu_args){.gate_up = a->gate_up,
                                                  .gate_up_stride = 2 * (size_t)weights->width,
                                                  .y = a->act,
                                                  .y_stride = weights->width,
-                                                 .rows = drafter->rows,
+                                                 .rows = rows,
                                                  .dim = weights->width},
                            model->ctx);
-    model_linear(model, a->act, &w->down, a->delta, drafter->rows, model->segments, NULL);
+    model_linear(model, a->act, &w->down, a->delta, rows, model->segments, NULL);
     return add_sum(drafter, model, comm, err);
 }

@@ -2,6 +2,7 @@
  * drawn, all in one pass, from what the target thought of the tokens before.
  *
  *     the target's forward pass ── taps ──▶ [T, taps D]
+ *     the step commits: which rows are final, and the roots             ─▶ input       drafter_put
  *     rows that became final: norm(fc(taps)) ─▶ keys, values of every layer ─▶ pages   drafter_keep
  *     root, mask, mask ... ─▶ layers, over those pages and itself ─▶ norm, head
  *                          ─▶ at each mask the likeliest tokens, and log-sum-exp      drafter_guess
@@ -28,7 +29,11 @@
 
 struct drafter;
 
+/* Rows of one pass: as many blocks as fit, or tokens whose context is written. */
+#define DRAFTER_PASS_ROWS 256u
+
 struct drafter_options {
+    struct device *device; /* that computes, with the weights in its memory; NULL: the host */
     uint32_t threads;
     uint32_t max_rows; /* of a step */
     uint32_t max_sequences;
@@ -48,7 +53,8 @@ enum status drafter_create(const struct drafter_weights *weights,
 void drafter_destroy(struct drafter **drafter);
 
 uint32_t drafter_len(const struct drafter *drafter); /* positions it guesses */
-/* Where its memory is, borrowed; the workspace is a part of the scratch. */
+/* Where its memory is, borrowed; the workspace is a part of the scratch, and none on a device,
+ * where ops use the model's. */
 struct drafter_memory {
     const struct kv_pool *kv;
     const void *scratch, *workspace;
@@ -58,26 +64,36 @@ struct drafter_memory drafter_memory(const struct drafter *drafter);
 
 uint64_t drafter_bytes(const struct drafter *drafter); /* cache and scratch */
 
-/* Behind every layer of the target: x [rows, D] is the residual stream. */
-void drafter_tap(struct drafter *drafter, uint32_t layer, const float *x, uint32_t rows);
+/* Bytes that it puts into the input of one step. */
+size_t drafter_input_bytes(const struct drafter_spec *spec, const struct device_bounds *bounds);
 
+/* Behind every layer of the target: x [rows, D] is the residual stream. */
+enum status drafter_tap(struct drafter *drafter, uint32_t layer, const float *x, uint32_t rows,
+                        struct error *err) MUST_USE;
+
+/* The same copies, as the host and as ops find them. */
 void drafter_copy_pages(struct drafter *drafter, const struct model *model,
-                        const struct kv_page_copy *copies, uint32_t count);
+                        const struct kv_page_copy *copies, const struct kv_page_copy *copies_of_ops,
+                        uint32_t count);
 
 /* Its cache has so many pages now, at most page_cap; errors: those of kv_pool_resize. */
 enum status drafter_resize(struct drafter *drafter, uint32_t page_count,
                            struct error *err) MUST_USE;
 
+/* What the calls below read of a committed step, put into its input (device.h): to be sent before
+ * them. sequences: the step's. Fails where shadow hashes show a foreign cache. */
+enum status drafter_put(struct drafter *drafter, const struct step_plan *plan,
+                        const struct step *step, const struct step_final *final,
+                        const struct model_sequences *sequences, struct error *err) MUST_USE;
+
 /* Keys and values of the rows that the step made final, from its taps. */
-enum status drafter_keep(struct drafter *drafter, const struct model *model,
-                         const struct step_final *final, struct comm *comm,
+enum status drafter_keep(struct drafter *drafter, const struct model *model, struct comm *comm,
                          struct error *err) MUST_USE;
 
 /* Guess for every sequence of the plan that wants it, and add the guesses to the result, which is
- * the same on all ranks; borrowed until the next call. Fails also where shadow hashes show a
- * foreign cache. */
+ * the same on all ranks; borrowed until the next call. */
 enum status drafter_guess(struct drafter *drafter, const struct model *model,
-                          const struct step_plan *plan, const struct step *step, struct comm *comm,
+                          const struct step_plan *plan, struct comm *comm,
                           struct step_result *result, struct error *err) MUST_USE;
 
 #endif

@@ -7,6 +7,7 @@
 #include <sys/mman.h>
 
 #include "base/check.h"
+#include "device.h"
 #include "weight_plan.h"
 
 #define NAME_MAX_BYTES 96u
@@ -22,6 +23,7 @@ struct planner {
 /* `weights` is first, so that the caller's pointer is this one's. */
 struct loaded {
     struct drafter_weights weights;
+    struct device *device; /* whose memory; NULL: the host's */
     void *memory;
     size_t memory_bytes;
 };
@@ -29,7 +31,7 @@ struct loaded {
 static void plan_drafter(struct planner *planner, struct drafter_weights *weights);
 static void check_unclaimed(struct planner *planner);
 
-enum status drafter_weights_load(const struct drafter_spec *spec,
+enum status drafter_weights_load(struct device *device, const struct drafter_spec *spec,
                                  const struct safetensors *checkpoint, uint32_t rank, uint32_t tp,
                                  uint32_t threads, struct weights_progress *progress,
                                  struct drafter_weights **weights_out, struct error *err) {
@@ -37,6 +39,7 @@ enum status drafter_weights_load(const struct drafter_spec *spec,
     struct loaded *loaded = calloc(1, sizeof *loaded);
     CHECK(loaded);
     struct drafter_weights *weights = &loaded->weights;
+    loaded->device = device;
     *weights = (struct drafter_weights){.spec = *spec,
                                         .rank = rank,
                                         .tp = tp,
@@ -47,6 +50,7 @@ enum status drafter_weights_load(const struct drafter_spec *spec,
     CHECK(weights->layer);
     struct planner planner = {.rank = rank, .tp = tp};
     weight_plan_init(&planner.plan, checkpoint, err);
+    planner.plan.device = device;
 
     plan_drafter(&planner, weights);
     check_unclaimed(&planner);
@@ -68,7 +72,10 @@ enum status drafter_weights_load(const struct drafter_spec *spec,
 void drafter_weights_destroy(struct drafter_weights **weights) {
     struct loaded *loaded = (struct loaded *)*weights;
     if (!loaded) return;
-    if (loaded->memory) munmap(loaded->memory, loaded->memory_bytes);
+    if (loaded->device)
+        device_give(loaded->device, loaded->memory);
+    else if (loaded->memory)
+        munmap(loaded->memory, loaded->memory_bytes);
     free(loaded->weights.layer);
     free(loaded);
     *weights = NULL;

@@ -41,7 +41,7 @@ struct drafter_weights {
 };
 
 /* As weights_load. The spec passed drafter_spec_check_tp. */
-enum status drafter_weights_load(const struct drafter_spec *spec,
+enum status drafter_weights_load(struct device *device, const struct drafter_spec *spec,
                                  const struct safetensors *checkpoint, uint32_t rank, uint32_t tp,
                                  uint32_t threads, struct weights_progress *progress,
                                  struct drafter_weights **weights_out, struct error *err) MUST_USE;

@@ -51,15 +51,15 @@ static enum status create_drafter(struct engine *engine, struct error *err);
 static void make_model(struct engine *engine);
 static enum status run_step(struct engine *engine, const struct step_plan *plan,
                             struct step_result *result_out, struct error *err);
-static enum status draft(struct engine *engine, const struct step_plan *plan,
-                         const struct step_final *final, struct step_result *result_out,
-                         struct error *err);
+static enum status go_on(struct engine *engine, const struct step_plan *plan,
+                         const struct model_sequences *sequences, const struct step_final *final,
+                         struct step_result *result_out, struct error *err);
 static const struct kv_page_copy *put_copies(const struct engine *engine,
                                              const struct kv_page_copy *copy, uint32_t count);
 static void copy_pages(const struct engine *engine, const struct kv_page_copy *copy,
                        const struct kv_page_copy *copy_of_ops, uint32_t count);
-static enum status move_tokens(const struct engine *engine, const struct step_final *final,
-                               struct error *err);
+static void move_tokens(const struct engine *engine, const struct kv_slot_move *moves,
+                        uint32_t count);
 
 enum status engine_create(const struct weights *weights, const struct engine_options *options,
                           struct engine **engine_out, struct error *err) {
@@ -245,8 +245,8 @@ static enum status create_scratch(struct engine *engine, struct error *err) {
     if (options->prefill_form == PREFILL_EXPANDED)
         return error_set(err, STATUS_UNIMPLEMENTED,
                          "--device cuda: --prefill-form expanded, accepted: absorbed");
-    enum status status = device->workspace_bytes(device->kernel, engine->weights, bounds,
-                                                 &workspace_bytes, err);
+    enum status status = device->workspace_bytes(device->kernel, engine->weights, options->drafter,
+                                                 bounds, &workspace_bytes, err);
     if (status == STATUS_OK)
         status = scratch_init_on(&engine->scratch, device, engine->weights, options->max_rows,
                                  workspace_bytes, err);
@@ -259,6 +259,7 @@ static enum status create_scratch(struct engine *engine, struct error *err) {
                    sampler_input_bytes(engine->weights->spec.vocab, bounds) +
                    PLAN_EXTENTS_MAX * sizeof(struct kv_page_copy) +
                    options->max_rows * sizeof(struct kv_slot_move) + INPUT_SLACK;
+    if (options->drafter) bytes += drafter_input_bytes(&options->drafter->spec, bounds);
     return device_reserve_input(device, bytes, err);
 }
 
@@ -312,16 +313,13 @@ static enum status create_parts(struct engine *engine, struct error *err) {
 static enum status create_drafter(struct engine *engine, struct error *err) {
     const struct engine_options *options = &engine->options;
     const struct weights *weights = engine->weights;
-    if (options->device)
-        return error_set(err, STATUS_UNIMPLEMENTED,
-                         "--speculative-draft-model-path: found a drafter, and --device cuda has "
-                         "none yet; accepted: --device cpu, or no drafter");
     if (weights->vocab_count < DRAFT_TOP_MAX)
         return error_set(err, STATUS_UNIMPLEMENTED,
                          "a drafter, and a rank has %u tokens of the vocabulary, at least %u",
                          weights->vocab_count, DRAFT_TOP_MAX);
     return drafter_create(options->drafter,
                           &(struct drafter_options){
+                              .device = options->device,
                               .threads = options->threads,
                               .max_rows = options->max_rows,
                               .max_sequences = options->max_sequences,
@@ -388,24 +386,36 @@ static enum status run_step(struct engine *engine, const struct step_plan *plan,
     if (status != STATUS_OK) return status;
     const struct step_final *final = step_commit(engine->step, plan, result_out);
     result_out->state_hash = final->state_hash;
-    if (final->move_count > 0) status = move_tokens(engine, final, err);
-    if (status != STATUS_OK) return status;
-    return engine->drafter ? draft(engine, plan, final, result_out, err) : STATUS_OK;
+    return go_on(engine, plan, &input.sequences, final, result_out, err);
 }
 
 static enum status draft(struct engine *engine, const struct step_plan *plan,
-                         const struct step_final *final, struct step_result *result_out,
-                         struct error *err) {
+                         struct step_result *result_out, struct error *err) {
     /* Guesses need no speed of bf16, and the widest input of a drafter is not in our workspace. */
     struct model model = engine->model;
     model.activation = KERNEL_F32;
-    enum status status = drafter_keep(engine->drafter, &model, final, engine->comm, err);
+    enum status status = drafter_keep(engine->drafter, &model, engine->comm, err);
     if (status != STATUS_OK || plan->draft_top == 0) return status;
     int64_t begin_ns = clock_now_ns();
-    status = drafter_guess(engine->drafter, &model, plan, engine->step, engine->comm, result_out,
-                           err);
+    status = drafter_guess(engine->drafter, &model, plan, engine->comm, result_out, err);
     result_out->draft_ns = (uint64_t)(clock_now_ns() - begin_ns);
     return status;
+}
+
+/* From what the step committed: tokens of walks move together, and the drafter goes on. */
+static enum status go_on(struct engine *engine, const struct step_plan *plan,
+                         const struct model_sequences *sequences, const struct step_final *final,
+                         struct step_result *result_out, struct error *err) {
+    struct device *device = engine->model.device;
+    const struct kv_slot_move *moves = device_put(device, final->move,
+                                                  final->move_count * sizeof *moves);
+    enum status status = STATUS_OK;
+    if (engine->drafter)
+        status = drafter_put(engine->drafter, plan, engine->step, final, sequences, err);
+    if (status == STATUS_OK) status = device_send(device, err);
+    if (status != STATUS_OK) return status;
+    if (final->move_count > 0) move_tokens(engine, moves, final->move_count);
+    return engine->drafter ? draft(engine, plan, result_out, err) : STATUS_OK;
 }
 
 /* ============================== another size ================================================== */
@@ -524,21 +534,16 @@ static void copy_pages(const struct engine *engine, const struct kv_page_copy *c
                                                        .page_tok = model->page_tok,
                                                        .tok_bytes = kv_pool_tok_bytes(engine->kv)},
                                 model->ctx);
-    if (engine->drafter) drafter_copy_pages(engine->drafter, model, copy, count);
+    if (engine->drafter) drafter_copy_pages(engine->drafter, model, copy, copy_of_ops, count);
 }
 
-static enum status move_tokens(const struct engine *engine, const struct step_final *final,
-                               struct error *err) {
+static void move_tokens(const struct engine *engine, const struct kv_slot_move *moves,
+                        uint32_t count) {
     const struct model *model = &engine->model;
-    const struct kv_slot_move *moves = device_put(model->device, final->move,
-                                                  final->move_count * sizeof *moves);
-    enum status status = device_send(model->device, err);
-    if (status != STATUS_OK) return status;
     for (uint32_t layer = 0; layer < kv_pool_layers(engine->kv); layer++)
         model->backend->kv_move(&(struct kv_move_args){.kv = kv_pool_layer(engine->kv, layer),
                                                        .moves = moves,
-                                                       .move_count = final->move_count,
+                                                       .move_count = count,
                                                        .tok_bytes = kv_pool_tok_bytes(engine->kv)},
                                 model->ctx);
-    return STATUS_OK;
 }

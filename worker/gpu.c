@@ -185,9 +185,10 @@ static enum status copy(struct device *device, void *to, const void *from, size_
         "writing to the GPU", err);
 }
 
-static enum status copy_rows(struct device *device, void *to, const void *from, size_t from_stride,
-                             size_t row_bytes, size_t rows, struct error *err) {
-    return device_cuda_status(cudaMemcpy2DAsync(to, row_bytes, from, from_stride, row_bytes, rows,
+static enum status copy_rows(struct device *device, const struct device_rows *rows,
+                             struct error *err) {
+    return device_cuda_status(cudaMemcpy2DAsync(rows->to, rows->to_stride, rows->from,
+                                                rows->from_stride, rows->bytes, rows->count,
                                                 cudaMemcpyDeviceToDevice, stream_of(device)),
                               "copying on the GPU", err);
 }

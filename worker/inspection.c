@@ -159,8 +159,14 @@ static size_t copied_bytes(const struct timing *timing) {
  * between steps. */
 static void copy_layer(struct timing *timing, uint32_t layer) {
     const struct model *model = timing->model;
-    timing->status = device_copy_rows(model->device, model->scratch->memory,
-                                      kv_pool_layer(model->kv, layer), 0, copied_bytes(timing), 1,
+    const size_t bytes = copied_bytes(timing);
+    timing->status = device_copy_rows(model->device,
+                                      &(struct device_rows){.to = model->scratch->memory,
+                                                            .to_stride = bytes,
+                                                            .from = kv_pool_layer(model->kv, layer),
+                                                            .from_stride = bytes,
+                                                            .bytes = bytes,
+                                                            .count = 1},
                                       timing->err);
 }
 

@@ -24,7 +24,7 @@ struct ledger_rank {
     uint32_t tp, threads;
     uint64_t device_bytes;    /* that the rank has; 0: as much as the machine */
     struct device *device;    /* borrowed likewise; NULL: the host */
-    uint64_t workspace_bytes; /* that its ops need; 0 on the host */
+    uint64_t workspace_bytes; /* that its ops need, a drafter's too; 0 on the host */
 };
 
 struct ledger {

@@ -24,7 +24,8 @@ struct model_input model_put(const struct model *model, const struct step_batch 
 
 struct model_sequences model_put_sequences(const struct model *model,
                                            const struct mla_sequence *sequence, uint32_t count) {
-    struct model_sequences put = {.host = sequence, .of_ops = sequence, .count = count};
+    struct model_sequences put = {
+        .host = sequence, .sent = sequence, .of_ops = sequence, .count = count};
     if (!model->device || count == 0) return put;
     struct mla_sequence *there = device_room(model->device, count * sizeof *there,
                                              (const void **)&put.of_ops);
@@ -37,6 +38,7 @@ struct model_sequences model_put_sequences(const struct model *model,
             there[i].ancestors = device_put(model->device, sequence[i].ancestors,
                                             sequence[i].row_count * sizeof(uint64_t));
     }
+    put.sent = there;
     return put;
 }
 
@@ -82,7 +84,8 @@ enum status model_forward(const struct model *model, const struct model_input *i
         status = add_sum(model, share, rows, comm, err);
         if (status != STATUS_OK) return error_wrap(err, status, "MLP of layer %u", l);
 
-        if (model->drafter) drafter_tap(model->drafter, l, s->x, rows);
+        if (model->drafter) status = drafter_tap(model->drafter, l, s->x, rows, err);
+        if (status != STATUS_OK) return status;
         size_t count = (size_t)rows * dim;
         if (model->capture)
             status = device_read(model->device, model->capture + l * count, s->x,

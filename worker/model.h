@@ -42,9 +42,10 @@ struct model {
     float *capture;          /* [layers, T, D] of the residual stream after each layer, or NULL */
 };
 
-/* Sequences, and where ops find them and what they point at. */
+/* Sequences: as the host has them, as they were sent, which point at what ops read, and where ops
+ * find them. */
 struct model_sequences {
-    const struct mla_sequence *host, *of_ops; /* [count] */
+    const struct mla_sequence *host, *sent, *of_ops; /* [count] */
     uint32_t count;
 };
 

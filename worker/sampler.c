@@ -362,8 +362,14 @@ static enum status head_row(const struct model *model, uint32_t row, uint32_t ro
     if (weights->tp == 1) return STATUS_OK;
     const float *first = *logits_out;
     *logits_out = s->row_logits;
-    return device_copy_rows(model->device, s->row_logits, first, rows * part * sizeof(float),
-                            part * sizeof(float), weights->tp, err);
+    return device_copy_rows(model->device,
+                            &(struct device_rows){.to = s->row_logits,
+                                                  .to_stride = part * sizeof(float),
+                                                  .from = first,
+                                                  .from_stride = rows * part * sizeof(float),
+                                                  .bytes = part * sizeof(float),
+                                                  .count = weights->tp},
+                            err);
 }
 
 /* How the sequence's penalties and bias change the row's logits. False: not at all. */

@@ -4,27 +4,22 @@
  * place of the keys, outputs. Meant for the few thousand positions of a drafter's window; what one
  * block walks is not split. */
 extern "C" {
-#include "gqa_block/gqa_block.h"
+#include "gqa_block/gqa_block_cuda.h"
 }
 
 #include "cuda/block.cuh"
 #include "cuda/math.cuh"
 
-#define QUERIES         16u
-#define TOKS            32u
+#define QUERIES         GQA_CUDA_QUERIES
+#define TOKS            GQA_CUDA_TOKS
 #define THREADS_A_QUERY (BLOCK_THREADS / QUERIES)
 #define TOKS_A_THREAD   (TOKS / THREADS_A_QUERY)
 
-/* [QUERIES, C] twice, [TOKS, C + 1], [QUERIES, TOKS], three of [QUERIES] */
+/* Of a block, as gqa_block_cuda_shared_bytes has it. */
 struct memory {
     float *query, *out, *tile, *weight, *max, *sum, *shrink;
     uint32_t line; /* of the tile: one more than a row, so that tokens lie in different banks */
 };
-
-static size_t memory_bytes(uint32_t head_dim) {
-    return (2 * QUERIES * head_dim + TOKS * (head_dim + 1) + QUERIES * TOKS + 3 * QUERIES) *
-           sizeof(float);
-}
 
 static __device__ struct memory carve(uint32_t head_dim) {
     struct memory memory;
@@ -195,5 +190,5 @@ void gqa_block_cuda(const struct gqa_block_args *args, struct kernel_ctx *ctx) {
     uint32_t queries = args->rows_max * (args->heads / args->kv_heads);
     launch(gqa_block_queries,
            dim3((queries + QUERIES - 1) / QUERIES, args->kv_heads, args->sequence_count),
-           BLOCK_THREADS, memory_bytes(args->head_dim), ctx, *args);
+           BLOCK_THREADS, gqa_block_cuda_shared_bytes(args->head_dim), ctx, *args);
 }

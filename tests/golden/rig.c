@@ -40,7 +40,8 @@ static struct {
 
 static struct weights *load_weights(struct device *device, const struct rig_options *options,
                                     uint32_t rank);
-static struct drafter_weights *load_drafter(const struct rig_options *options, uint32_t rank,
+static struct drafter_weights *load_drafter(struct device *device,
+                                            const struct rig_options *options, uint32_t rank,
                                             const struct model_spec *target);
 static void plan_rows(struct step_plan *plan, const struct rig_piece *piece);
 static void keep_rows(struct rig_slot *slot, const struct rig_piece *piece, const uint32_t *drawn,
@@ -61,7 +62,8 @@ struct rig *rig_open(const struct rig_options *options, uint32_t rank, const str
     if (options->open_device) rig->device = options->open_device();
     device_enter(rig->device);
     rig->weights = load_weights(rig->device, options, rank);
-    if (options->drafter) rig->drafter = load_drafter(options, rank, &rig->weights->spec);
+    if (options->drafter)
+        rig->drafter = load_drafter(rig->device, options, rank, &rig->weights->spec);
     rig->options = *options;
     uint32_t pages = (options->context_len + options->page_tok - 1) / options->page_tok;
     rig->page_count = (pages + 1) * RIG_SLOTS;
@@ -307,7 +309,8 @@ static struct weights *load_weights(struct device *device, const struct rig_opti
     return weights;
 }
 
-static struct drafter_weights *load_drafter(const struct rig_options *options, uint32_t rank,
+static struct drafter_weights *load_drafter(struct device *device,
+                                            const struct rig_options *options, uint32_t rank,
                                             const struct model_spec *target) {
     struct drafter_spec spec;
     struct safetensors *checkpoint = NULL;
@@ -318,8 +321,8 @@ static struct drafter_weights *load_drafter(const struct rig_options *options, u
     if (status == STATUS_OK) status = drafter_spec_check_tp(&spec, options->tp, &err);
     if (status == STATUS_OK) status = safetensors_open(options->drafter, &checkpoint, &err);
     if (status == STATUS_OK)
-        status = drafter_weights_load(&spec, checkpoint, rank, options->tp, 1, &progress, &drafter,
-                                      &err);
+        status = drafter_weights_load(device, &spec, checkpoint, rank, options->tp, 1, &progress,
+                                      &drafter, &err);
     REQUIRE(status == STATUS_OK, "%s", err.text);
     safetensors_close(&checkpoint);
     return drafter;

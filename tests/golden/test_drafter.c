@@ -15,6 +15,7 @@
 #include "base/hash.h"
 #include "golden_data.h"
 #include "naive_drafter.h"
+#include "random_drafter.h"
 #include "rig.h"
 
 #define CONTEXT_LEN   256u
@@ -24,7 +25,7 @@
 #define SLOT          9u
 #define TOP           RIG_DRAFT_TOP
 #define LEN           7u
-#define HIDDEN        256u
+#define HIDDEN        RANDOM_DRAFTER_HIDDEN
 #define TARGET_LAYERS 6u
 #define VOCAB         4096u
 
@@ -83,19 +84,7 @@ static void test_the_reference_drafts_the_same(void **state) {
 
 /* ============================== against a naive pass ========================================== */
 
-struct kind {
-    const char *name;
-    const char *dtype;
-    uint32_t layers, heads, kv_heads, head_dim, width, block;
-    uint32_t tap[NAIVE_DRAFTER_TAPS_MAX], tap_count;
-    uint32_t window[NAIVE_DRAFTER_LAYERS_MAX];
-    bool causal[NAIVE_DRAFTER_LAYERS_MAX];
-    double amplitude, yarn_factor, yarn_context;
-    const char *more;   /* of the config */
-    const char *dflash; /* of dflash_config */
-};
-
-static const struct kind kinds[] = {
+static const struct random_drafter kinds[] = {
     {"full, no layer_types", "BF16", 1, 4, 4, 16, 48, 4, {2}, 1, {0}, {false}, 1, 0, 0, "", ""},
     {"sliding and full, groups of heads",
      "F32",
@@ -169,66 +158,6 @@ static const struct kind kinds[] = {
      ""},
 };
 
-static void fill(struct tensor_store *store, const char *dtype, int layer, const char *module,
-                 uint32_t rows, uint32_t columns) {
-    char name[STORE_NAME_BYTES];
-    if (layer < 0)
-        snprintf(name, sizeof name, "%s.weight", module);
-    else
-        snprintf(name, sizeof name, "layers.%d.%s.weight", layer, module);
-    struct store_tensor *tensor = tensor_store_add(store, name, dtype, rows, columns);
-    size_t count = (size_t)(rows > 0 ? rows : 1) * columns;
-    for (size_t i = 0; i < count; i++) {
-        double unit = (double)(hash_mix(store->count * 1000003 + i) >> 11) / 0x1p53 * 2 - 1;
-        float value = (float)(rows > 0 ? 1.5 / sqrt(columns) * unit : 1 + 0.2 * unit);
-        if (strcmp(dtype, "BF16") == 0)
-            ((uint16_t *)tensor->data)[i] = bf16_from_f32(value);
-        else
-            ((float *)tensor->data)[i] = value;
-    }
-}
-
-static struct tensor_store *make_store(const struct kind *kind) {
-    struct tensor_store *store = tensor_store_create();
-    uint32_t q_dim = kind->heads * kind->head_dim, kv_dim = kind->kv_heads * kind->head_dim;
-    fill(store, kind->dtype, -1, "fc", HIDDEN, kind->tap_count * HIDDEN);
-    fill(store, "BF16", -1, "hidden_norm", 0, HIDDEN);
-    fill(store, "F32", -1, "norm", 0, HIDDEN);
-    for (int l = 0; l < (int)kind->layers; l++) {
-        fill(store, "BF16", l, "input_layernorm", 0, HIDDEN);
-        fill(store, "BF16", l, "post_attention_layernorm", 0, HIDDEN);
-        fill(store, "BF16", l, "self_attn.q_norm", 0, kind->head_dim);
-        fill(store, "F32", l, "self_attn.k_norm", 0, kind->head_dim);
-        fill(store, kind->dtype, l, "self_attn.q_proj", q_dim, HIDDEN);
-        fill(store, kind->dtype, l, "self_attn.k_proj", kv_dim, HIDDEN);
-        fill(store, kind->dtype, l, "self_attn.v_proj", kv_dim, HIDDEN);
-        fill(store, kind->dtype, l, "self_attn.o_proj", HIDDEN, q_dim);
-        fill(store, kind->dtype, l, "mlp.gate_proj", kind->width, HIDDEN);
-        fill(store, kind->dtype, l, "mlp.up_proj", kind->width, HIDDEN);
-        fill(store, kind->dtype, l, "mlp.down_proj", HIDDEN, kind->width);
-    }
-    return store;
-}
-
-static void write_drafter(const struct kind *kind, const struct tensor_store *store,
-                          char folder[64]) {
-    char config[2048], taps[64] = "";
-    for (uint32_t i = 0; i < kind->tap_count; i++)
-        snprintf(taps + strlen(taps), sizeof taps - strlen(taps), "%s%u", i ? "," : "",
-                 kind->tap[i]);
-    int length = snprintf(config, sizeof config,
-                          "{\"architectures\":[\"DFlashDraftModel\"],\"hidden_size\":%u,"
-                          "\"num_hidden_layers\":%u,\"num_attention_heads\":%u,"
-                          "\"num_key_value_heads\":%u,\"head_dim\":%u,\"intermediate_size\":%u,"
-                          "\"rms_norm_eps\":1e-5,%s\"dflash_config\":{\"mask_token_id\":4094,"
-                          "\"block_size\":%u,\"target_layer_ids\":[%s]%s}}",
-                          HIDDEN, kind->layers, kind->heads, kind->kv_heads, kind->head_dim,
-                          kind->width, kind->more, kind->block, taps, kind->dflash);
-    folder_create(folder);
-    folder_write(folder, "config.json", config, (size_t)length);
-    tensor_store_write(store, folder, 1);
-}
-
 /* What a drafter of this kind guesses behind the prompt; and the target's residual stream. */
 struct guesses {
     uint32_t root, len;
@@ -253,12 +182,12 @@ static void guess_once(struct rig *rig, uint32_t rank, void *user) {
     memcpy(guesses->candidate, result.candidate, guesses->len * sizeof *guesses->candidate);
 }
 
-static void check_kind(const struct kind *kind, const struct tensor_store *target) {
+static void check_kind(const struct random_drafter *kind, const struct tensor_store *target) {
     char folder[64];
-    struct tensor_store *store = make_store(kind);
+    struct tensor_store *store = random_drafter_store(kind);
     struct guesses *guesses = rig_shared_alloc(sizeof *guesses);
     struct guesses *other = rig_shared_alloc(sizeof *other);
-    write_drafter(kind, store, folder);
+    random_drafter_write(kind, store, folder);
     guesses->len = other->len = kind->block - 1;
     struct rig_options options = options_of(1, 1, 16, KV_F32, folder);
     rig_fork_ranks(&options, guess_once, guesses);
@@ -333,10 +262,10 @@ static void test_every_kind(void **state) {
 static void test_ties_go_to_the_lowest_token(void **state) {
     (void)state;
     char folder[64];
-    struct tensor_store *store = make_store(&kinds[0]);
+    struct tensor_store *store = random_drafter_store(&kinds[0]);
     struct store_tensor *norm = tensor_store_find(store, "norm.weight");
     memset(norm->data, 0, norm->bytes);
-    write_drafter(&kinds[0], store, folder);
+    random_drafter_write(&kinds[0], store, folder);
     struct guesses *guesses = rig_shared_alloc(sizeof *guesses);
     guesses->len = kinds[0].block - 1;
     for (uint32_t tp = 1; tp <= 4; tp *= 2) {
@@ -555,6 +484,49 @@ static void test_a_window_cuts_the_context(void **state) {
     assert_true(hash[1] != hash[2] && hash[2] != hash[3]);
 }
 
+/* More blocks than a pass holds, and more guesses than logits exist of at once: what each sequence
+ * gets is what it gets alone. */
+static void test_many_guess_at_a_time(void **state) {
+    (void)state;
+    const struct random_drafter kind = {.dtype = "BF16",
+                                        .layers = 1,
+                                        .heads = 2,
+                                        .kv_heads = 2,
+                                        .head_dim = 16,
+                                        .width = 32,
+                                        .block = 33,
+                                        .tap = {2},
+                                        .tap_count = 1,
+                                        .amplitude = 1,
+                                        .more = "",
+                                        .dflash = ""};
+    char folder[64];
+    struct tensor_store *store = random_drafter_store(&kind);
+    random_drafter_write(&kind, store, folder);
+    const struct rig_options options = options_of(1, 1, 16, KV_F32, folder);
+    struct rig *rig = rig_open(&options, 0, NULL);
+    struct rig_piece piece[RIG_SLOTS];
+    uint64_t together[RIG_SLOTS];
+    for (uint32_t i = 0; i < RIG_SLOTS; i++)
+        piece[i] = (struct rig_piece){.slot = i,
+                                      .token = text + 37 * i,
+                                      .count = 2 + i % 3,
+                                      .wants = true,
+                                      .draft_len = i == 5 ? 0 : kind.block - 1 - i};
+    struct step_result result = rig_step(rig, piece, RIG_SLOTS);
+    for (uint32_t i = 0; i < RIG_SLOTS; i++)
+        together[i] = hash_guesses(&result, &result.sequence[i]);
+    rig_restart(rig);
+    for (uint32_t i = 0; i < RIG_SLOTS; i++) {
+        result = rig_step(rig, &piece[i], 1);
+        if (hash_guesses(&result, &result.sequence[0]) != together[i])
+            fail_msg("sequence %u guesses otherwise alone", i);
+    }
+    rig_close(&rig);
+    tensor_store_destroy(store);
+    folder_remove(folder);
+}
+
 /* What was asked for and no more, in the plan's order; bad wishes are refused. */
 static void test_who_asks_is_answered(void **state) {
     (void)state;
@@ -619,6 +591,7 @@ int main(void) {
         cmocka_unit_test(test_shapes_fp8),
         cmocka_unit_test(test_a_shared_prefix_brings_its_context),
         cmocka_unit_test(test_a_window_cuts_the_context),
+        cmocka_unit_test(test_many_guess_at_a_time),
         cmocka_unit_test(test_who_asks_is_answered),
     };
     return cmocka_run_group_tests(tests, set_up, NULL);

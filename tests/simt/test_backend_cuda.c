@@ -1,6 +1,6 @@
 /* What the back end of GPUs says of a model before it is loaded onto one: how much workspace a step
- * may need, to the byte against every call that the forward pass makes, and which models it does
- * not take. Weights have shapes alone: nothing here is computed. */
+ * may need, to the byte against every call that the forward pass and a drafter make, and which
+ * models it does not take. Weights have shapes alone: nothing here is computed. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -10,6 +10,8 @@
 #include <string.h>
 
 #include "backend_cuda.h"
+#include "candidates.h"
+#include "drafter.h"
 #include "linear/linear_cuda.h"
 #include "mla_tree/mla_tree_cuda.h"
 #include "moe_experts/moe_experts_cuda.h"
@@ -35,10 +37,22 @@ static const struct shape shapes[] = {
     {8, 64, 2048, 1, 64, 0, 8, 1, 32, 64, LINEAR_INT4}, /* no shared expert */
 };
 
+/* Of a drafter on a rank. Each but the last needs most for another product. */
+struct draft_shape {
+    uint32_t taps_dim, q_dim, kv_dim, width;
+};
+
+static const struct draft_shape draft_shapes[] = {
+    {65536, 64, 64, 64}, {64, 65536, 64, 64}, {64, 64, 65536, 64},
+    {64, 64, 64, 65536}, {64, 64, 64, 64},
+};
+
 struct model_of {
     struct weights weights;
     struct layer_weights layer[LAYERS];
     struct moe_expert expert[EXPERTS_MAX];
+    struct drafter_weights drafter;
+    struct drafter_layer_weights draft_layer[LAYERS];
 };
 
 static struct linear_weight weight(enum linear_format format, uint32_t n, uint32_t k) {
@@ -79,6 +93,22 @@ static void make(struct model_of *model, const struct shape *shape) {
         model->expert[e] = (struct moe_expert){
             .gate_up = weight(shape->expert_format, 2 * shape->expert_width, shape->hidden),
             .down = weight(shape->expert_format, shape->hidden, shape->expert_width)};
+}
+
+static void make_drafter(struct model_of *model, const struct draft_shape *shape) {
+    const uint32_t hidden = model->weights.spec.hidden;
+    model->drafter = (struct drafter_weights){.spec = {.layers = LAYERS, .head_dim = 64},
+                                              .tp = model->weights.tp,
+                                              .fc = weight(LINEAR_BF16, hidden, shape->taps_dim),
+                                              .layer = model->draft_layer};
+    for (uint32_t l = 0; l < LAYERS; l++)
+        model->draft_layer[l] = (struct drafter_layer_weights){
+            .q = weight(LINEAR_BF16, shape->q_dim, hidden),
+            .k = weight(LINEAR_BF16, shape->kv_dim, hidden),
+            .v = weight(LINEAR_BF16, shape->kv_dim, hidden),
+            .o = weight(LINEAR_BF16, hidden, shape->q_dim),
+            .gate_up = weight(LINEAR_BF16, 2 * shape->width, hidden),
+            .down = weight(LINEAR_BF16, hidden, shape->width)};
 }
 
 static const struct device_bounds few = {.rows_max = 96,
@@ -150,6 +180,59 @@ static size_t needed(const struct weights *weights, const struct device_bounds *
     return bytes;
 }
 
+/* What a drafter's calls of `rows` rows need, as worker/drafter.c and candidates.c make them: all
+ * in f32. */
+static size_t drafter_needed(const struct model_of *model, uint32_t rows,
+                             const struct kernel_device *device) {
+    const struct drafter_layer_weights *layer = &model->draft_layer[0];
+    const uint32_t segments = 8 / model->weights.tp;
+    const struct {
+        const struct linear_weight *weight;
+        uint32_t segments, rows_max;
+    } calls[] = {{&model->drafter.fc, segments, DRAFTER_PASS_ROWS},
+                 {&layer->q, 1, DRAFTER_PASS_ROWS},
+                 {&layer->k, 1, DRAFTER_PASS_ROWS},
+                 {&layer->v, 1, DRAFTER_PASS_ROWS},
+                 {&layer->o, segments, DRAFTER_PASS_ROWS},
+                 {&layer->gate_up, 1, DRAFTER_PASS_ROWS},
+                 {&layer->down, segments, DRAFTER_PASS_ROWS},
+                 {&model->weights.head, 1, CANDIDATES_ROWS}};
+    size_t bytes = 0;
+    for (size_t i = 0; i < sizeof calls / sizeof calls[0]; i++) {
+        const struct linear_args args = {
+            .weight = *calls[i].weight, .rows = rows, .batch = 1, .segments = calls[i].segments};
+        if (rows <= calls[i].rows_max)
+            bytes = larger(bytes, linear_cuda_plan(&args, device).scratch_bytes);
+    }
+    return bytes;
+}
+
+static void a_drafter_finds_room_too(void **state) {
+    (void)state;
+    static struct model_of model;
+    struct device_bounds bounds = few;
+    struct error err;
+    size_t bytes, alone;
+    bounds.rows_max = 1; /* the target needs less than the drafter's head, whatever it is */
+    for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++)
+        for (size_t s = 0; s < sizeof draft_shapes / sizeof draft_shapes[0]; s++)
+            for (size_t d = 0; d < SIMT_DEVICES; d++) {
+                make(&model, &shapes[i]);
+                make_drafter(&model, &draft_shapes[s]);
+                assert_int_equal(backend_cuda_workspace_bytes(&simt_devices[d], &model.weights,
+                                                              NULL, &bounds, &alone, &err),
+                                 STATUS_OK);
+                assert_int_equal(backend_cuda_workspace_bytes(&simt_devices[d], &model.weights,
+                                                              &model.drafter, &bounds, &bytes,
+                                                              &err),
+                                 STATUS_OK);
+                size_t all = alone;
+                for (uint32_t rows = 1; rows <= DRAFTER_PASS_ROWS; rows++)
+                    all = larger(all, drafter_needed(&model, rows, &simt_devices[d]));
+                assert_int_equal(bytes, all);
+            }
+}
+
 static void workspace_is_what_the_greediest_call_needs(void **state) {
     (void)state;
     static struct model_of model;
@@ -165,7 +248,7 @@ static void workspace_is_what_the_greediest_call_needs(void **state) {
                 for (uint32_t rows = 1; rows <= bounds.rows_max; rows++)
                     all = larger(all, needed(&model.weights, &bounds, rows, &simt_devices[d]));
                 assert_int_equal(backend_cuda_workspace_bytes(&simt_devices[d], &model.weights,
-                                                              &bounds, &bytes, &err),
+                                                              NULL, &bounds, &bytes, &err),
                                  STATUS_OK);
                 assert_int_equal(bytes, all);
             }
@@ -175,9 +258,9 @@ static void refuse(const struct model_of *model, const struct device_bounds *bou
                    const char *said) {
     struct error err;
     size_t bytes;
-    assert_int_equal(
-        backend_cuda_workspace_bytes(&simt_devices[1], &model->weights, bounds, &bytes, &err),
-        STATUS_UNIMPLEMENTED);
+    assert_int_equal(backend_cuda_workspace_bytes(&simt_devices[1], &model->weights,
+                                                  &model->drafter, bounds, &bytes, &err),
+                     STATUS_UNIMPLEMENTED);
     assert_string_equal(err.text, said);
 }
 
@@ -219,11 +302,18 @@ static void what_no_kernel_takes_is_named(void **state) {
     refuse(&model, &few,
            "layer 0: --device cuda: FP8 weights whose blocks begin at input 48, accepted: at "
            "multiples of 32");
+
+    make(&model, &shapes[0]);
+    make_drafter(&model, &draft_shapes[0]);
+    model.drafter.spec.head_dim = 400;
+    refuse(&model, &few,
+           "--device cuda: a drafter with a head_dim of 400, accepted: up to 384 on this GPU");
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(workspace_is_what_the_greediest_call_needs),
+        cmocka_unit_test(a_drafter_finds_room_too),
         cmocka_unit_test(what_no_kernel_takes_is_named),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

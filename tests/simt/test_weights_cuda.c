@@ -1,5 +1,5 @@
 /* Weights that are loaded into an emulated device, a bounded stage at a time: bit for bit those of
- * the host, padding included, of every rank and format. */
+ * the host, padding included, of every rank and format, and a drafter's. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -11,8 +11,8 @@
 #include <string.h>
 
 #include "device.h"
+#include "drafter_weights.h"
 #include "gpu.h"
-#include "weights.h"
 
 #define MODEL_OF(below) ESPALIER_SOURCE_DIR "/" below
 
@@ -116,11 +116,71 @@ static void they_are_the_hosts(void **state) {
         MODEL_OF("tests/golden/checkpoints/f16"), MODEL_OF("tests/golden/checkpoints/v2-lite")};
     for (size_t i = 0; i < sizeof models / sizeof *models; i++)
         for (uint32_t tp = 1; tp <= (i == 0 ? 8u : 2u); tp *= 2)
-            for (uint32_t rank = 0; rank < tp; rank += tp > 1 ? tp - 1 : 1)
+            for (uint32_t rank = 0; rank<tp; rank += tp> 1 ? tp - 1 : 1)
                 compare_rank(models[i], rank, tp);
 }
 
+static struct drafter_weights *load_drafter(struct device *device, uint32_t rank, uint32_t tp) {
+    const char *folder = MODEL_OF("deploy/drafter");
+    struct model_spec target;
+    struct drafter_spec spec;
+    struct safetensors *checkpoint;
+    struct weights_progress progress = {0};
+    struct drafter_weights *weights = NULL;
+    struct error err;
+    enum status status = model_spec_load(MODEL_OF("deploy/model"), &target, &err);
+    if (status == STATUS_OK) status = drafter_spec_load(folder, &target, &spec, &err);
+    if (status == STATUS_OK) status = safetensors_open(folder, &checkpoint, &err);
+    if (status == STATUS_OK)
+        status = drafter_weights_load(device, &spec, checkpoint, rank, tp, 2, &progress, &weights,
+                                      &err);
+    if (status != STATUS_OK) fail_msg("%s", err.text);
+    safetensors_close(&checkpoint);
+    return weights;
+}
+
+static void compare_draft_layer(const struct comparison *comparison,
+                                const struct drafter_spec *spec,
+                                const struct drafter_layer_weights *there,
+                                const struct drafter_layer_weights *here) {
+    compare(comparison, "input_norm", there->input_norm, here->input_norm, spec->hidden * 4u);
+    compare(comparison, "post_norm", there->post_norm, here->post_norm, spec->hidden * 4u);
+    compare(comparison, "q_norm", there->q_norm, here->q_norm, spec->head_dim * 4u);
+    compare(comparison, "k_norm", there->k_norm, here->k_norm, spec->head_dim * 4u);
+    compare_linear(comparison, "q", &there->q, &here->q, 1);
+    compare_linear(comparison, "k", &there->k, &here->k, 1);
+    compare_linear(comparison, "v", &there->v, &here->v, 1);
+    compare_linear(comparison, "o", &there->o, &here->o, 1);
+    compare_linear(comparison, "gate_up", &there->gate_up, &here->gate_up, 1);
+    compare_linear(comparison, "down", &there->down, &here->down, 1);
+}
+
+static void a_drafters_are_too(void **state) {
+    (void)state;
+    for (uint32_t tp = 1; tp <= 8; tp *= 2) {
+        struct comparison comparison = {.where = "drafter"};
+        struct error err;
+        assert_int_equal(gpu_open(0, &comparison.device, &err), STATUS_OK);
+        struct drafter_weights *there = load_drafter(comparison.device, tp - 1, tp);
+        struct drafter_weights *here = load_drafter(NULL, tp - 1, tp);
+        const struct drafter_spec *spec = &here->spec;
+        assert_int_equal(there->bytes, here->bytes);
+        compare_linear(&comparison, "fc", &there->fc, &here->fc, 1);
+        compare(&comparison, "hidden_norm", there->hidden_norm, here->hidden_norm,
+                spec->hidden * 4u);
+        compare(&comparison, "norm", there->norm, here->norm, spec->hidden * 4u);
+        for (uint32_t l = 0; l < spec->layers; l++)
+            compare_draft_layer(&comparison, spec, &there->layer[l], &here->layer[l]);
+        drafter_weights_destroy(&here);
+        drafter_weights_destroy(&there);
+        device_close(&comparison.device);
+    }
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(they_are_the_hosts)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(they_are_the_hosts),
+        cmocka_unit_test(a_drafters_are_too),
+    };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,7 +1,7 @@
 /* The whole worker on emulated GPUs: `espalier` starts the coordinator and ranks that load the
  * embedded model into the memory of their devices, climb the self-test, meet by NCCL's calls and
- * generate; the same tokens as on the CPU, at TP 1, 2 and 8, greedy and drawn, also while the pool
- * is resized. What a GPU does not do yet is refused in one line. */
+ * generate; the same tokens as on the CPU, at TP 1, 2 and 8, greedy and drawn, also by a drafter's
+ * trees, and while the pool is resized. What a GPU does not do yet is refused in one line. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -22,19 +22,10 @@ static struct processes_result result;
 /* What `espalier generate` prints for the prompt, with these flags (ended by NULL) besides. */
 static void generate(const char *device, const char *tokens, const char *const *flags, char *out,
                      size_t bytes) {
-    const char *arguments[32] = {"generate",
-                                 "--print-tokens",
-                                 "--context-length",
-                                 "128",
-                                 "--log-level",
-                                 "error",
-                                 "--speculative-algorithm",
-                                 "none",
-                                 "--device",
-                                 device,
-                                 "--tokens",
-                                 tokens};
-    size_t count = 12;
+    const char *arguments[32] = {
+        "generate", "--print-tokens", "--context-length", "128", "--log-level", "error",
+        "--device", device,           "--tokens",         tokens};
+    size_t count = 10;
     while (*flags)
         arguments[count++] = *flags++;
     arguments[count] = PROMPT;
@@ -46,20 +37,29 @@ static void generate(const char *device, const char *tokens, const char *const *
 static void tokens_are_the_cpus(void **state) {
     (void)state;
     static const struct {
-        const char *tp, *tokens;
+        const char *tp, *tokens, *algorithm; /* of the GPU; the CPU guesses nothing */
         const char *flags[8];
     } cases[] = {
-        {"1", "8", {NULL}},
-        {"2", "8", {NULL}},
-        {"8", "2", {NULL}},
-        {"2", "6", {"--temperature", "0.8", "--seed", "7", "--presence-penalty", "0.5", NULL}},
+        {"1", "8", "none", {NULL}},
+        {"2", "8", "none", {NULL}},
+        {"8", "2", "none", {NULL}},
+        {"2",
+         "6",
+         "none",
+         {"--temperature", "0.8", "--seed", "7", "--presence-penalty", "0.5", NULL}},
+        {"1", "16", "dflash", {"--speculative-fixed-tree", NULL}},
+        {"2",
+         "12",
+         "dflash",
+         {"--speculative-fixed-tree", "--temperature", "0.8", "--seed", "7", NULL}},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char want[1024], got[1024];
-        const char *flags[12] = {"--tp", cases[i].tp};
+        const char *flags[12] = {"--tp", cases[i].tp, "--speculative-algorithm", "none"};
         for (size_t f = 0; cases[i].flags[f]; f++)
-            flags[2 + f] = cases[i].flags[f];
+            flags[4 + f] = cases[i].flags[f];
         generate("cpu", cases[i].tokens, flags, want, sizeof want);
+        flags[3] = cases[i].algorithm;
         generate("cuda", cases[i].tokens, flags, got, sizeof got);
         assert_true(strlen(want) > 4);
         assert_string_equal(got, want);
@@ -76,21 +76,38 @@ static void command(const char *dir, const char *const *words) {
     if (result.exit_code != 0) fail_msg("%s: %s", arguments[0], result.err);
 }
 
-/* A pool that grows and shrinks while a reply is on its way: the reply is the one it would be. */
+/* The first of the numbers of this name that `espalier status --json` has. */
+static long number_of(const char *dir, const char *name) {
+    char quoted[64];
+    command(dir, (const char *const[]){"status", "--json", NULL});
+    snprintf(quoted, sizeof quoted, "\"%s\"", name);
+    const char *at = strstr(result.out, quoted);
+    assert_non_null(at);
+    return strtol(at + strlen(quoted) + strspn(at + strlen(quoted), ": ["), NULL, 10);
+}
+
+/* A pool that grows and shrinks while a reply is on its way, verified in trees of guesses: the
+ * reply is the one it would be. */
 static void a_resize_changes_no_token(void **state) {
     (void)state;
     char dir[64], log[96], reply[96], want[1024], got[1024];
     processes_make_dir(dir);
     snprintf(log, sizeof log, "%s.log", dir);
     snprintf(reply, sizeof reply, "%s.reply", dir);
-    const char *none[] = {NULL};
-    generate("cpu", "16", none, want, sizeof want);
-    const char *serve[] = {"serve", "--run-dir",        dir,   "--device",           "cuda", "--tp",
-                           "2",     "--context-length", "128", "--max-total-tokens", "256",  NULL};
+    const char *none[] = {"--speculative-algorithm", "none", NULL};
+    generate("cpu", "24", none, want, sizeof want);
+    const char *serve[] = {"serve",  "--run-dir",
+                           dir,      "--device",
+                           "cuda",   "--tp",
+                           "2",      "--context-length",
+                           "128",    "--max-total-tokens",
+                           "256",    "--speculative-algorithm",
+                           "dflash", "--speculative-fixed-tree",
+                           NULL};
     pid_t server = processes_start(log, "espalier", serve);
     processes_wait_for(log, "espalier: ready");
     const char *ask[] = {"generate", "--run-dir", dir,    "--print-tokens",
-                         "--tokens", "16",        PROMPT, NULL};
+                         "--tokens", "24",        PROMPT, NULL};
     pid_t asking = processes_start(reply, "espalier", ask);
     const char *const sizes[] = {"512", "192", "256"};
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
@@ -98,6 +115,7 @@ static void a_resize_changes_no_token(void **state) {
     assert_int_equal(processes_wait(asking), 0);
     processes_read_file(reply, got, sizeof got);
     assert_string_equal(got, want);
+    assert_true(number_of(dir, "accepted_by_source") > 0);
     kill(server, SIGTERM);
     assert_int_equal(processes_wait(server), 0);
     char text[PROCESSES_OUTPUT_MAX];
@@ -116,8 +134,6 @@ static void what_it_does_not_do_is_said(void **state) {
     static const struct {
         const char *flag, *value, *said;
     } cases[] = {
-        {"--speculative-draft-model-path", ESPALIER_SOURCE_DIR "/deploy/drafter",
-         "--speculative-draft-model-path: found a drafter, and --device cuda has none yet"},
         {"--kv-cache-dtype", "f32", "--kv-cache-dtype f32, accepted: bf16"},
         {"--activation-dtype", "int8", "--activation-dtype int8, accepted: f32 and bf16"},
         {"--prefill-form", "expanded", "--prefill-form expanded, accepted: absorbed"},

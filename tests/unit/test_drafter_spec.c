@@ -196,7 +196,8 @@ static enum status load_store(const struct tensor_store *store, struct error *er
     tensor_store_write(store, folder, 1);
     load_or_fail("", &spec);
     assert_int_equal(safetensors_open(folder, &checkpoint, err), STATUS_OK);
-    enum status status = drafter_weights_load(&spec, checkpoint, 1, 4, 2, &progress, &weights, err);
+    enum status status = drafter_weights_load(NULL, &spec, checkpoint, 1, 4, 2, &progress, &weights,
+                                              err);
     if (status == STATUS_OK) {
         assert_int_equal(weights->heads, 2);
         assert_int_equal(weights->fc.k, 3 * 256 / 4);

@@ -44,7 +44,7 @@ static void load_drafter(struct rig *rig) {
     struct error err;
     struct weights_progress progress = {0};
     must(checkpoint_open_drafter(DRAFTER, &rig->checkpoint.spec, 1, &rig->draft, &err), &err);
-    must(drafter_weights_load(&rig->draft.spec, rig->draft.tensors, 0, 1, 2, &progress,
+    must(drafter_weights_load(NULL, &rig->draft.spec, rig->draft.tensors, 0, 1, 2, &progress,
                               &rig->drafter, &err),
          &err);
 }
