@@ -19,6 +19,7 @@
 #ifndef ESPALIER_KERNEL_H
 #define ESPALIER_KERNEL_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -47,6 +48,7 @@ struct kernel_team;
 struct kernel_device {
     uint32_t multiprocessors;
     size_t shared_bytes_max; /* a block may ask for: 99 KiB on sm_120, 227 KiB on sm_90 */
+    bool has_wgmma;          /* products of warpgroups (cuda/wgmma.cuh): sm_90 alone */
 };
 
 struct kernel_ctx {

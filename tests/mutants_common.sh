@@ -11,20 +11,22 @@
 # the flags are.
 
 # compile FILE OBJECT: as the build compiles the original, warnings apart; what it compiles for
-# several instruction sets, for each of them. A header of kernels/cuda is compiled with the op's
-# kernel, which must find this one first.
+# several instruction sets, for each of them. A header of kernels is compiled with the op's
+# kernels, which must find this one first.
 compile() {
-    local command unit=$1 objects=()
-    case "$1" in *.cuh) unit=$source/$folder/${folder##*/}_cuda.cu ;; esac
-    while IFS= read -r command; do
-        objects+=("$2.${#objects[@]}")
-        command=$(sed -E "s@ -MF [^ ]+@@; s@ -MT [^ ]+@@; s@ -MD@@; s@ -o [^ ]+@ -o ${objects[-1]}@;
-                          s@ -c [^ ]+@ -w -Wno-error -iquote $scratch -I$source/$folder -c $unit@" \
-            <<<"$command")
-        # ccache does not notice a header that comes to lie in front of another.
-        (cd "$build" && CCACHE_DISABLE=1 eval "$command") || return
-    done < <(ninja -C "$build" -t commands "$target" |
-        grep -E "/$folder/$(basename "$unit")( |\$)")
+    local command unit units=("$1") objects=()
+    case "$1" in *.cuh) units=("$source/$folder"/*_cuda.cu) ;; esac
+    for unit in "${units[@]}"; do
+        while IFS= read -r command; do
+            objects+=("$2.${#objects[@]}")
+            command=$(sed -E "s@ -MF [^ ]+@@; s@ -MT [^ ]+@@; s@ -MD@@; s@ -o [^ ]+@ -o ${objects[-1]}@;
+                              s@ -c [^ ]+@ -w -Wno-error -iquote $scratch -I$source/$folder -c $unit@" \
+                <<<"$command")
+            # ccache does not notice a header that comes to lie in front of another.
+            (cd "$build" && CCACHE_DISABLE=1 eval "$command") || return
+        done < <(ninja -C "$build" -t commands "$target" |
+            grep -E "/$folder/$(basename "$unit")( |\$)")
+    done
     if [ ${#objects[@]} -eq 1 ]; then mv "${objects[0]}" "$2"; else ld -r -o "$2" "${objects[@]}"; fi
 }
 
@@ -36,9 +38,12 @@ link_mutant() {
 # try NAME FILE SCRIPT
 try() {
     local name=$1 file=$2 script=$3 verdict="" from=$source/$folder/$2
-    case "$file" in cuda/*) from=$source/kernels/$file ;; esac
-    rm -rf "$scratch/cuda"
-    mkdir "$scratch/cuda"
+    case "$file" in
+    cuda/*) from=$source/kernels/$file ;;
+    *.cuh) file=${folder##*/}/$file ;;
+    esac
+    rm -rf "$scratch/cuda" "$scratch/${folder##*/}"
+    mkdir -p "$scratch/cuda" "$scratch/${folder##*/}"
     sed -E "$script" "$from" >"$scratch/$file"
     if cmp -s "$scratch/$file" "$from"; then
         verdict="NOT APPLIED: its script changes nothing"

@@ -93,6 +93,7 @@ static enum status check_architecture(struct device_cuda *device, struct error *
     device->kernel = (struct kernel_device){
         .multiprocessors = (uint32_t)properties.multiProcessorCount,
         .shared_bytes_max = properties.sharedMemPerBlockOptin,
+        .has_wgmma = properties.major == 9,
     };
     snprintf(found, sizeof found, "%s of compute capability %d.%d", facts->name, facts->major,
              facts->minor);

@@ -15,9 +15,9 @@
 
 #define DEVICE_INLINE __device__ __forceinline__
 
-/* The block's dynamic shared memory, 128-byte aligned. */
+/* The block's dynamic shared memory, 1,024-byte aligned. */
 DEVICE_INLINE unsigned char *device_shared(void) {
-    extern __shared__ __align__(128) unsigned char shared_memory[];
+    extern __shared__ __align__(1024) unsigned char shared_memory[];
     return shared_memory;
 }
 
@@ -85,6 +85,11 @@ DEVICE_INLINE void device_load16(uint32_t out[4], const void *shared) {
 
 DEVICE_INLINE uint32_t device_load4(const void *shared) {
     return *(const uint32_t *)shared;
+}
+
+/* Four bytes to shared memory, where products of a warpgroup read them (wgmma.cuh). */
+DEVICE_INLINE void device_store4(void *shared, uint32_t value) {
+    *(uint32_t *)shared = value;
 }
 
 /* Pairs of bf16, sums and products rounded to nearest even; subnormal numbers count. */
@@ -164,6 +169,16 @@ DEVICE_INLINE uint32_t device_atomic_add(uint32_t *at, uint32_t value) {
 
 DEVICE_INLINE void device_barrier(void) {
     __syncthreads();
+}
+
+/* One of 15 barriers, 1 to 15, of `threads` threads, of which those that only signal do not wait.
+ * Who meets has seen what those that signalled had written. All lanes of a warp do the same. */
+DEVICE_INLINE void device_meet(uint32_t id, uint32_t threads) {
+    asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+
+DEVICE_INLINE void device_signal(uint32_t id, uint32_t threads) {
+    asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
 /* The warp's lanes meet and see each other's writes, and the copies each has waited for. */

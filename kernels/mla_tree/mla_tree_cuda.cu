@@ -15,20 +15,9 @@
  *
  * Three barriers a stage: after the copies landed, after S, after P. The first also says that
  * everybody is done with the stage that is filled next. */
-extern "C" {
-#include "mla_tree/mla_tree_cuda.h"
-#include "mla_tree/mla_tree_tile.h"
-}
-
 #include "cuda/block.cuh"
 #include "cuda/math.cuh"
-
-struct split_args {
-    struct mla_tree_args op;
-    struct mla_cuda_plan plan;
-    float *partial;      /* [sequences, partials, R]: not yet divided by the sum */
-    float *partial_stat; /* [sequences, partials, 2]: maximum (in powers of 2), sum */
-};
+#include "mla_tree/mla_tree_split.cuh"
 
 template <uint32_t Latent, uint32_t Rope, uint32_t Queries, uint32_t Tok, uint32_t Stages>
 struct block {
@@ -67,60 +56,6 @@ struct block {
     }
 };
 
-/* What the block works on. */
-struct task {
-    struct mla_sequence seq;
-    uint32_t query_begin,
-        query_count; /* of the sequence's row_count * heads; none: nothing to do */
-    uint32_t split, splits;
-    uint32_t tok_begin, tok_end; /* of this range */
-};
-
-static __device__ uint32_t count_tiles(const struct split_args &args,
-                                       const struct mla_sequence &seq) {
-    return (seq.row_count * args.op.heads + args.plan.tile_queries - 1) / args.plan.tile_queries;
-}
-
-/* Ranges of a sequence: as many as its share of the device has blocks for, and its positions are
- * worth. */
-static __device__ uint32_t count_splits(const struct split_args &args,
-                                        const struct mla_sequence &seq, uint32_t tiles) {
-    uint32_t splits = args.plan.blocks / tiles;
-    uint32_t positions = seq.committed + seq.row_count;
-    uint32_t worth = (positions + MLA_CUDA_SPLIT_TOK - 1) / MLA_CUDA_SPLIT_TOK;
-    if (splits > worth) splits = worth;
-    if (splits > args.plan.splits_max) splits = args.plan.splits_max;
-    return splits > 0 ? splits : 1;
-}
-
-/* Tiles of one range lie side by side, so that those after the first find it in the L2 cache. */
-template <uint32_t Tok, uint32_t Queries>
-static __device__ struct task find_task(const struct split_args &args) {
-    struct task task;
-    task.seq = args.op.sequences[blockIdx.y];
-    task.query_count = 0;
-    uint32_t tiles = count_tiles(args, task.seq);
-    if (tiles == 0) return task;
-    task.splits = count_splits(args, task.seq, tiles);
-    task.split = blockIdx.x / tiles;
-    if (task.split >= task.splits) return task;
-    uint32_t queries = task.seq.row_count * args.op.heads;
-    task.query_begin = blockIdx.x % tiles * Queries;
-    task.query_count = queries - task.query_begin < Queries ? queries - task.query_begin : Queries;
-    uint32_t last_row = (task.query_begin + task.query_count - 1) / args.op.heads;
-    uint32_t rows_seen = task.seq.ancestors ? task.seq.row_count : last_row + 1;
-    uint32_t positions = task.seq.committed + rows_seen;
-
-    /* Ranges are cut for the whole sequence, so that all of its tiles read the same ones. */
-    uint32_t stages = (task.seq.committed + task.seq.row_count + Tok - 1) / Tok;
-    uint32_t stages_a_range = (stages + task.splits - 1) / task.splits;
-    task.tok_begin = task.split * stages_a_range * Tok;
-    task.tok_end = task.tok_begin + stages_a_range * Tok;
-    if (task.tok_end > positions) task.tok_end = positions;
-    if (task.tok_begin > task.tok_end) task.tok_begin = task.tok_end;
-    return task;
-}
-
 /* Queries as bf16; absent ones are zero. */
 template <uint32_t Latent, uint32_t Rope, uint32_t Queries, typename Block>
 static __device__ void load_queries(const struct split_args &args, const struct task &task,
@@ -128,20 +63,8 @@ static __device__ void load_queries(const struct split_args &args, const struct 
     constexpr uint32_t pairs = (Latent + Rope) / 2;
     for (uint32_t i = threadIdx.x; i < Queries * pairs; i += MLA_CUDA_THREADS) {
         uint32_t query = i / pairs, column = i % pairs * 2;
-        float low = 0.0f, high = 0.0f;
-        if (query < task.query_count) {
-            uint32_t of_sequence = task.query_begin + query;
-            size_t row = task.seq.row_begin + of_sequence / args.op.heads;
-            uint32_t head = of_sequence % args.op.heads;
-            const float *from = column < Latent
-                                    ? args.op.q_latent + (row * args.op.heads + head) * Latent +
-                                          column
-                                    : args.op.q_rope + row * args.op.q_rope_row_stride +
-                                          head * args.op.q_rope_head_stride + (column - Latent);
-            low = from[0];
-            high = from[1];
-        }
-        *(uint32_t *)(block.query + query * Block::line + column) = device_pack_bf16(low, high);
+        *(uint32_t *)(block.query + query * Block::line +
+                      column) = load_query_pair<Latent>(args, task, query, column);
     }
 }
 
@@ -197,12 +120,6 @@ static __device__ void compute_scores(const Block &block, const bf16 *stage) {
         *(float2 *)(score + i * 8) = upper;
         *(float2 *)(score + 8 * Block::score_line + i * 8) = lower;
     }
-}
-
-static __device__ bool sees(const struct mla_sequence &seq, uint32_t row, uint32_t position) {
-    if (position < seq.committed) return true;
-    uint32_t member = position - seq.committed;
-    return seq.ancestors ? (seq.ancestors[row] >> member & 1) != 0 : member <= row;
 }
 
 /* block.weight, and how much the outputs so far must shrink. */
@@ -308,13 +225,11 @@ static __device__ void store(const struct split_args &args, const struct task &t
                              const Block &block,
                              const float out[Block::column_groups][Block::query_groups][4]) {
     uint32_t warp = threadIdx.x / WARP_LANES, lane = threadIdx.x % WARP_LANES;
-    uint32_t queries = task.seq.row_count * args.op.heads;
     bool is_whole = task.splits == 1;
     float *to = args.op.out +
                 ((size_t)task.seq.row_begin * args.op.heads + task.query_begin) * Latent;
     if (!is_whole) {
-        size_t first = (size_t)blockIdx.y * args.plan.partials + task.split * queries +
-                       task.query_begin;
+        size_t first = first_partial(args, task);
         to = args.partial + first * Latent;
         for (uint32_t i = threadIdx.x; i < task.query_count; i += MLA_CUDA_THREADS) {
             args.partial_stat[(first + i) * 2] = block.max[i];
@@ -447,13 +362,14 @@ void mla_tree_cuda(const struct mla_tree_args *args, struct kernel_ctx *ctx) {
     KERNEL_CHECK(ctx->scratch_bytes >= plan.scratch_bytes);
     void (*kernel)(struct split_args) = args->latent_dim == 512 ? choose_kernel<512, 64>(plan.tile)
                                                                 : choose_kernel<128, 32>(plan.tile);
+    if (plan.tile == MLA_TILE_WGMMA) kernel = mla_tree_wgmma_kernel(args->latent_dim);
     KERNEL_CHECK(kernel != NULL);
 
     struct split_args split_args = {*args, plan, (float *)ctx->scratch, NULL};
     split_args.partial_stat = split_args.partial +
                               (size_t)plan.partials * args->sequence_count * args->latent_dim;
-    launch(kernel, dim3(plan.grid_blocks, args->sequence_count), MLA_CUDA_THREADS,
-           plan.shared_bytes, ctx, split_args);
+    launch(kernel, dim3(plan.grid_blocks, args->sequence_count), plan.threads, plan.shared_bytes,
+           ctx, split_args);
     if (plan.splits_max == 1) return;
     launch(mla_tree_merge,
            dim3(plan.merge_queries, args->latent_dim / MLA_MERGE_COLUMNS, args->sequence_count),

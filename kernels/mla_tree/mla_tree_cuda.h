@@ -22,11 +22,19 @@
 #define MLA_CUDA_SCRATCH_BYTES_MAX ((size_t)32 << 20) /* whatever the step and the device */
 
 /* The shapes a block comes in, by its queries. */
-enum mla_cuda_tile { MLA_TILE_8, MLA_TILE_16, MLA_TILE_32, MLA_TILE_64, MLA_TILE_COUNT };
+enum mla_cuda_tile {
+    MLA_TILE_8,
+    MLA_TILE_16,
+    MLA_TILE_32,
+    MLA_TILE_64,
+    MLA_TILE_WGMMA, /* 64, by the products of a warpgroup: sm_90 */
+    MLA_TILE_COUNT
+};
 
 struct mla_cuda_plan {
     enum mla_cuda_tile tile;
     uint32_t tile_queries;
+    uint32_t threads;       /* of a block */
     uint32_t blocks;        /* that a sequence may be split over: its share of the device */
     uint32_t splits_max;    /* ranges of a sequence of one tile; 1: nothing is split */
     uint32_t grid_blocks;   /* a sequence: its tiles times their ranges, or more */

@@ -9,6 +9,7 @@ static const struct mla_tile_shape shapes[MLA_TILE_COUNT] = {
 #define X(name, queries, tok, stages, blocks) [name] = {queries, tok, stages, blocks},
     MLA_CUDA_TILES(X)
 #undef X
+        [MLA_TILE_WGMMA] = {MLA_WGMMA_QUERIES, MLA_WGMMA_TOK, MLA_WGMMA_STAGES, 1},
 };
 
 bool mla_tree_cuda_takes(const struct mla_tree_args *args) {
@@ -18,14 +19,17 @@ bool mla_tree_cuda_takes(const struct mla_tree_args *args) {
 }
 
 static size_t shared_bytes(const struct mla_tree_args *args, enum mla_cuda_tile tile) {
+    if (tile == MLA_TILE_WGMMA) return mla_wgmma_shared_bytes(args->latent_dim);
     return mla_tile_shared_bytes(shapes[tile], args->latent_dim, args->rope_dim);
 }
 
-/* The smallest that holds all queries, so that the cache is read once, or the largest that fits. */
+/* The smallest that holds all queries, so that the cache is read once, or the largest that fits.
+ * Where 64 fit, the products of warps are slower than memory, and those of warpgroups are not. */
 static enum mla_cuda_tile choose_tile(const struct mla_tree_args *args, uint32_t queries,
                                       const struct kernel_device *device) {
     enum mla_cuda_tile best = MLA_TILE_8;
-    for (int tile = MLA_TILE_8; tile < MLA_TILE_COUNT; tile++) {
+    if (device->has_wgmma && queries > shapes[MLA_TILE_32].queries) return MLA_TILE_WGMMA;
+    for (int tile = MLA_TILE_8; tile <= MLA_TILE_64; tile++) {
         if (shared_bytes(args, (enum mla_cuda_tile)tile) > device->shared_bytes_max) break;
         best = (enum mla_cuda_tile)tile;
         if (shapes[tile].queries >= queries) break;
@@ -50,8 +54,11 @@ struct mla_cuda_plan mla_tree_cuda_plan(const struct mla_tree_args *args,
     KERNEL_CHECK(queries > 0 && args->sequence_count > 0);
     enum mla_cuda_tile tile = choose_tile(args, queries, device);
     uint32_t tile_queries = shapes[tile].queries;
-    struct mla_cuda_plan plan = {
-        .tile = tile, .tile_queries = tile_queries, .shared_bytes = shared_bytes(args, tile)};
+    struct mla_cuda_plan plan = {.tile = tile,
+                                 .tile_queries = tile_queries,
+                                 .threads = tile == MLA_TILE_WGMMA ? MLA_WGMMA_THREADS
+                                                                   : MLA_CUDA_THREADS,
+                                 .shared_bytes = shared_bytes(args, tile)};
     KERNEL_CHECK(plan.shared_bytes <= device->shared_bytes_max);
 
     size_t partial_bytes = (args->latent_dim + MLA_PARTIAL_STATS) * sizeof(float);

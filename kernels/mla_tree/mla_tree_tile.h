@@ -14,6 +14,14 @@
     X(MLA_TILE_32, 32, 16, 3, 2)                                                                   \
     X(MLA_TILE_64, 64, 32, 3, 1)
 
+/* The tile of warpgroup products, MLA_TILE_WGMMA (mla_tree_wgmma_cuda.cu). Operands lie in panels
+ * of 64 columns; the rotated part has one of its own. */
+#define MLA_WGMMA_QUERIES       64u
+#define MLA_WGMMA_TOK           32u
+#define MLA_WGMMA_STAGES        4u
+#define MLA_WGMMA_THREADS       384u
+#define MLA_WGMMA_PANEL_COLUMNS 64u
+
 #define MLA_WARPS         (MLA_CUDA_THREADS / WARP_LANES)
 #define MLA_PAD           8u /* bf16s after a line: eight lines then lie in different banks */
 #define MLA_SCORE_PAD     2u /* floats after a position's scores, likewise for pairs of positions */
@@ -35,6 +43,15 @@ static inline uint32_t mla_tile_products(struct mla_tile_shape shape) {
 static inline uint32_t mla_tile_inner_parts(struct mla_tile_shape shape) {
     uint32_t products = mla_tile_products(shape);
     return products < MLA_WARPS ? MLA_WARPS / products : 1;
+}
+
+/* Queries, stages, the weights of two stages, and four floats a query. */
+static inline size_t mla_wgmma_shared_bytes(uint32_t latent_dim) {
+    size_t panels = latent_dim / MLA_WGMMA_PANEL_COLUMNS + 1;
+    size_t lines = panels * (MLA_WGMMA_QUERIES + MLA_WGMMA_STAGES * MLA_WGMMA_TOK) +
+                   MLA_WGMMA_QUERIES;
+    return lines * MLA_WGMMA_PANEL_COLUMNS * sizeof(bf16) +
+           (size_t)4 * MLA_WGMMA_QUERIES * sizeof(float);
 }
 
 static inline size_t mla_tile_shared_bytes(struct mla_tile_shape shape, uint32_t latent_dim,

@@ -616,6 +616,7 @@ int main(int argc, char **argv) {
     bench.runs = is_tiny ? 1 : 5;
     bench.device.multiprocessors = (uint32_t)properties.multiProcessorCount;
     bench.device.shared_bytes_max = properties.sharedMemPerBlockOptin;
+    bench.device.has_wgmma = properties.major == 9;
     CHECK(cudaStreamCreateWithFlags(&bench.stream, cudaStreamNonBlocking));
     bench.ctx.stream = bench.stream;
     bench.ctx.device = &bench.device;

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Compile every GPU kernel for the two architectures and print what ptxas says of each: registers,
 # spills, and shared memory, which is what a plan asks for at launch where shared_bytes.c knows it.
-# Fails where one does not compile without warnings, where one spills, and where the table is not
-# the kept one, docs/kernels/compiled.md, if that is of the same nvcc. Then the host code, against
+# Fails where one does not compile without warnings, where one spills, where products of warpgroups
+# are made to wait for each other, and where the table is not the kept one, docs/kernels/compiled.md, if that is of the same nvcc. Then the host code, against
 # CUDA's and NCCL's own headers. Needs nvcc, no GPU.
 #
 #   tests/gpu/compile.sh [FILE]     writes the table to FILE, instead of comparing it
@@ -53,6 +53,7 @@ table() {
             if nvcc -std=c++20 -O3 -fmad=false -arch="$architecture" -Werror all-warnings -Xptxas -v,-warn-spills \
                 -Ikernels -c "$source" -o "$scratch/object" >"$scratch/log" 2>&1; then
                 table "$scratch/log" "$architecture"
+                if grep -m 1 "Potential Performance Loss" "$scratch/log" >&2; then fail "$source for $architecture"; fi
             else
                 fail "$source for $architecture: $(grep -m 1 -E "error|warning" "$scratch/log")"
             fi

@@ -3,9 +3,16 @@ extern "C" {
 }
 
 #include "cuda/block.cuh"
+#include "cuda/wgmma.cuh"
 
 #define BLOCKS_A_MULTIPROCESSOR 8u
 #define CHAINS                  8u /* products of a warp that do not wait for each other */
+
+#define GROUP_THREADS       128u
+#define GROUP_BLOCK_THREADS 256u
+#define GROUP_ROWS          64u
+#define GROUP_COLUMNS       256u
+#define GROUP_SHARED_BYTES  ((GROUP_ROWS + GROUP_COLUMNS) * WGMMA_LINE_BYTES)
 
 struct read_args {
     const uint4 *from;
@@ -49,7 +56,41 @@ __global__ void __launch_bounds__(BLOCK_THREADS) roof_multiply(struct multiply_a
     if (all < 0.0f) *args.sink = 1;
 }
 
+/* Both groups of a block multiply the same tiles, of ones and numbers near it. */
+__global__ void __launch_bounds__(GROUP_BLOCK_THREADS)
+    roof_multiply_groups(struct multiply_args args) {
+    unsigned char *a = device_shared(), *b = a + GROUP_ROWS * WGMMA_LINE_BYTES;
+    for (uint32_t i = threadIdx.x; i < GROUP_SHARED_BYTES / 4; i += GROUP_BLOCK_THREADS)
+        device_store4(a + i * 4, 0x3f803f80u + threadIdx.x % 2);
+    device_async_fence();
+    device_barrier();
+    uint64_t a_tile = wgmma_tile(a, 0), b_tile = wgmma_tile(b, 0);
+    float sums[GROUP_COLUMNS / 2] = {};
+    for (uint32_t round = 0; round < args.rounds; round++) {
+        device_wgmma_fence(sums);
+#pragma unroll
+        for (uint32_t i = 0; i < CHAINS; i++)
+            device_wgmma<WGMMA_LINE_IS_COLUMN>(sums, wgmma_tile_at(a_tile, i % 4 * 32),
+                                               wgmma_tile_at(b_tile, i % 4 * 32), true);
+        device_wgmma_commit();
+        device_wgmma_wait<0>(sums);
+    }
+    float all = 0.0f;
+    for (uint32_t i = 0; i < GROUP_COLUMNS / 2; i++)
+        all += sums[i];
+    if (all < 0.0f) *args.sink = 1;
+}
+
+static double multiply_groups(uint32_t rounds, uint32_t *sink, struct kernel_ctx *ctx) {
+    uint32_t blocks = ctx->device->multiprocessors;
+    struct multiply_args args = {rounds, sink};
+    launch(roof_multiply_groups, dim3(blocks), GROUP_BLOCK_THREADS, GROUP_SHARED_BYTES, ctx, args);
+    double products = (double)blocks * (GROUP_BLOCK_THREADS / GROUP_THREADS) * CHAINS * rounds;
+    return products * 2 * GROUP_ROWS * GROUP_COLUMNS * 16;
+}
+
 double roof_cuda_multiply(uint32_t rounds, uint32_t *sink, struct kernel_ctx *ctx) {
+    if (ctx->device->has_wgmma) return multiply_groups(rounds, sink, ctx);
     uint32_t blocks = ctx->device->multiprocessors * BLOCKS_A_MULTIPROCESSOR;
     struct multiply_args args = {rounds, sink};
     launch(roof_multiply, dim3(blocks), BLOCK_THREADS, 0, ctx, args);

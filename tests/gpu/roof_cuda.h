@@ -9,8 +9,9 @@
  */
 void roof_cuda_read(const void *memory, size_t bytes, uint32_t *sink, struct kernel_ctx *ctx);
 
-/* Products of 16 x 8 x 16 in bf16, on registers alone: `rounds` times eight of every warp.
- * Operations: as returned. */
+/* Products in bf16 by the instruction that multiplies fastest there: of warpgroups, from shared
+ * memory, where the device has them, else of warps, on registers alone. `rounds`: of eight products
+ * each. Operations: as returned. */
 double roof_cuda_multiply(uint32_t rounds, uint32_t *sink, struct kernel_ctx *ctx);
 
 /* Fill memory with numbers that are harmless in every format of weights: bf16s of either sign

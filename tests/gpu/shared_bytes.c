@@ -14,6 +14,8 @@ static void print_mla_tree(uint32_t latent_dim, uint32_t rope_dim) {
                                  latent_dim, rope_dim));
     MLA_CUDA_TILES(X)
 #undef X
+    printf("mla_tree_wgmma<%u, %u>|%zu\n", latent_dim, rope_dim,
+           mla_wgmma_shared_bytes(latent_dim));
 }
 
 int main(void) {

@@ -7,6 +7,7 @@
 #include <sys/mman.h>
 
 #include "kernel.h"
+#include "simt_async.h"
 #include "simt_fiber.h"
 #include "simt_view.h"
 
@@ -18,20 +19,29 @@
 #define PAUSE_NS       1000u
 #define PAUSES_MAX     64u /* before other threads of the process are let in */
 
+#define NAMED_BARRIERS 16u /* 0 is the block's own */
+#define PRODUCT_ODDS   8u  /* one in so many meetings carries out a product under way */
+
 enum meeting {
     MEET_NONE,
     MEET_BARRIER,
+    MEET_NAMED,
     MEET_WARP,
     MEET_SHUFFLE,
     MEET_LOAD_X2,
     MEET_LOAD_X4,
     MEET_LOAD_X4_T,
-    MEET_MMA
+    MEET_MMA,
+    MEET_WGMMA,
+    MEET_WGMMA_COMMIT,
+    MEET_WGMMA_WAIT,
+    MEET_COUNT
 };
 
 static const char *const meeting_names[] = {
-    "nothing",     "a barrier",   "a barrier of the warp", "a shuffle",
-    "ldmatrix.x2", "ldmatrix.x4", "ldmatrix.x4.trans",     "mma"};
+    "nothing",   "a barrier",   "a named barrier", "a barrier of the warp",
+    "a shuffle", "ldmatrix.x2", "ldmatrix.x4",     "ldmatrix.x4.trans",
+    "mma",       "wgmma",       "wgmma.commit",    "wgmma.wait"};
 
 struct copy {
     unsigned char *to;
@@ -48,11 +58,20 @@ struct thread {
     uint32_t a[4], b[2], mask;
     float d[4];
     uint32_t out[4];
+    struct simt_product product;
+    float *sums;
+    uint32_t barrier; /* at MEET_NAMED */
     struct copy copies[SIMT_COPIES_MAX];
     uint32_t copy_count, group;           /* the group that commit closes next */
     const unsigned char *load[LOADS_MAX]; /* since the warp last met */
     uint8_t load_bytes[LOADS_MAX];        /* 4 or 16 */
     uint32_t load_count;
+};
+
+/* Of some threads; who has come to it is one bit a thread. */
+struct named_barrier {
+    uint32_t threads, come;
+    uint64_t has_come[SIMT_THREADS_MAX / 64];
 };
 
 /* One that runs, and its place in memory, which blocks have one after another. */
@@ -64,10 +83,13 @@ struct block {
     uint32_t current, live;
     uint32_t at_barrier;
     uint32_t at_warp[SIMT_THREADS_MAX / SIMT_WARP_LANES];
+    struct named_barrier named[NAMED_BARRIERS];
     unsigned char *shared;
     void (*kernel)(void *user);
     void *user;
     struct simt_view *view;
+    struct simt_async *async;
+    bool multiplies; /* it has products of warpgroups */
 };
 
 /* Its launches, one after another. */
@@ -121,6 +143,13 @@ __attribute__((format(printf, 1, 2))) static void note_failure(const char *forma
     do {                                                                                           \
         note_failure(__VA_ARGS__);                                                                 \
         go_home();                                                                                 \
+    } while (0)
+
+/* With what a function says that went wrong, if anything. */
+#define FAIL_WITH(mistake)                                                                         \
+    do {                                                                                           \
+        const char *text = (mistake);                                                              \
+        if (text != NULL) FAIL("%s", text);                                                        \
     } while (0)
 
 /* ============================== who runs next ================================================= */
@@ -188,20 +217,28 @@ static void switch_block(void) {
 }
 
 static void say_deadlock(void) {
-    uint32_t waiting[sizeof meeting_names / sizeof meeting_names[0]] = {0};
+    uint32_t waiting[MEET_COUNT] = {0};
     char text[SIMT_TEXT_BYTES] = "";
     size_t used = 0;
     for (uint32_t i = 0; i < block->grid->threads; i++)
         if (!block->thread[i].done) waiting[block->thread[i].waits_at]++;
-    for (int m = MEET_BARRIER; m <= MEET_MMA; m++)
+    for (int m = MEET_BARRIER; m < MEET_COUNT; m++)
         if (waiting[m] > 0)
             used += (size_t)snprintf(text + used, sizeof text - used, ", %u at %s", waiting[m],
                                      meeting_names[m]);
     note_failure("deadlock%s, %u ended", text, block->grid->threads - block->live);
 }
 
+/* Perhaps: of a warp chosen at random. */
+static void run_some_product(void) {
+    if (!block->multiplies || random_below(PRODUCT_ODDS) != 0) return;
+    uint32_t warp = random_below(block->grid->threads / SIMT_WARP_LANES);
+    FAIL_WITH(simt_async_run(block->async, warp));
+}
+
 /* Let others run; returns when this thread is chosen again. */
 static void yield(void) {
+    if (schedule.order == SIMT_RANDOM) run_some_product();
     uint32_t self = block->current, next = choose_next();
     if (next == block->grid->threads) {
         if (block->live > 0) say_deadlock();
@@ -218,6 +255,8 @@ static void thread_main(void) {
     block->thread[block->current].done = true;
     block->live--;
     if (block->at_barrier > 0) FAIL("ended while %u threads wait at a barrier", block->at_barrier);
+    FAIL_WITH(simt_async_end_warp(block->async, block->current / SIMT_WARP_LANES));
+    if (block->live == 0) FAIL_WITH(simt_async_end(block->async));
     yield();
 }
 
@@ -279,7 +318,7 @@ static void meet_warp(enum meeting meeting, void (*act)(struct thread *lane)) {
     for (uint32_t l = 0; l < SIMT_WARP_LANES; l++) {
         if (lane[l].done) FAIL("%s without lane %u, which ended", meeting_names[meeting], l);
         if (lane[l].waits_at != MEET_NONE && lane[l].waits_at != meeting &&
-            lane[l].waits_at != MEET_BARRIER)
+            lane[l].waits_at != MEET_BARRIER && lane[l].waits_at != MEET_NAMED)
             FAIL("%s while lane %u is at %s", meeting_names[meeting], l,
                  meeting_names[lane[l].waits_at]);
     }
@@ -290,6 +329,37 @@ static void meet_warp(enum meeting meeting, void (*act)(struct thread *lane)) {
         for (uint32_t l = 0; l < SIMT_WARP_LANES; l++)
             lane[l].waits_at = MEET_NONE;
     }
+    yield();
+}
+
+/* True for the last of the threads that the barrier is of: those that wait there have gone on. */
+static bool come_to(uint32_t id, uint32_t threads) {
+    struct named_barrier *named = &block->named[id % NAMED_BARRIERS];
+    uint64_t bit = (uint64_t)1 << block->current % 64,
+             *has_come = &named->has_come[block->current / 64];
+    if (id == 0 || id >= NAMED_BARRIERS || threads % SIMT_WARP_LANES != 0)
+        FAIL("barrier %u of %u threads", id, threads);
+    if (named->come > 0 && named->threads != threads)
+        FAIL("barrier %u of %u threads, and of %u", id, threads, named->threads);
+    if (*has_come & bit) FAIL("came to barrier %u again before the others", id);
+    *has_come |= bit;
+    named->threads = threads;
+    if (++named->come < threads) return false;
+    *named = (struct named_barrier){0};
+    for (uint32_t i = 0; i < block->grid->threads; i++)
+        if (block->thread[i].waits_at == MEET_NAMED && block->thread[i].barrier == id)
+            block->thread[i].waits_at = MEET_NONE;
+    return true;
+}
+
+void simt_meet(uint32_t id, uint32_t threads) {
+    self()->barrier = id;
+    if (!come_to(id, threads)) self()->waits_at = MEET_NAMED;
+    yield();
+}
+
+void simt_signal(uint32_t id, uint32_t threads) {
+    (void)come_to(id, threads);
     yield();
 }
 
@@ -329,6 +399,7 @@ void simt_copy16(void *shared, const void *global, bool wanted) {
     if (thread->copy_count == SIMT_COPIES_MAX)
         FAIL("more than %u copies under way", SIMT_COPIES_MAX);
     memset(shared, POISON, 16);
+    simt_async_spoil(block->async, shared, 16);
     thread->copies[thread->copy_count++] = (struct copy){shared, wanted ? global : NULL,
                                                          thread->group};
     if (wanted) report->counters.copied_bytes += 16;
@@ -357,11 +428,13 @@ void simt_copy_wait(uint32_t pending) {
         struct copy *copy = &thread->copies[i];
         if (copy->group + pending >= thread->group) {
             thread->copies[kept++] = *copy; /* not committed, or one of the newest */
-        } else if (copy->from != NULL) {
-            memcpy(copy->to, copy->from, 16);
-        } else {
-            memset(copy->to, 0, 16);
+            continue;
         }
+        if (copy->from != NULL)
+            memcpy(copy->to, copy->from, 16);
+        else
+            memset(copy->to, 0, 16);
+        simt_async_wrote(block->async, block->current, copy->to, 16);
     }
     thread->copy_count = kept;
 }
@@ -443,6 +516,74 @@ void simt_mma_bf16(float d[4], const uint32_t a[4], const uint32_t b[2]) {
     memcpy(thread->b, b, sizeof thread->b);
     meet_warp(MEET_MMA, act_mma);
     memcpy(d, thread->d, sizeof thread->d);
+}
+
+/* ============================== products of warpgroups ======================================== */
+
+uint32_t simt_shared_address(const void *shared) {
+    return (uint32_t)((const unsigned char *)shared - block->shared);
+}
+
+void simt_store4(void *shared, uint32_t value) {
+    unsigned char *at = shared;
+    if ((uintptr_t)at % 4 != 0 || at < block->shared ||
+        at + 4 > block->shared + block->grid->shared_bytes)
+        FAIL("a store outside of the %zu bytes of shared memory", block->grid->shared_bytes);
+    memcpy(at, &value, sizeof value);
+    simt_async_wrote(block->async, block->current, at, sizeof value);
+}
+
+void simt_async_proxy_fence(void) {
+    simt_async_publish(block->async, block->current);
+}
+
+void simt_wgmma_fence(float *sums, uint32_t count) {
+    simt_async_fence(block->async, block->current, sums, count);
+}
+
+/* Early, late, or at any time between: whenever a thread goes on. */
+static void act_wgmma(struct thread *lane) {
+    uint32_t warp = block->current / SIMT_WARP_LANES;
+    float *sums[SIMT_WARP_LANES];
+    for (uint32_t l = 0; l < SIMT_WARP_LANES; l++) {
+        sums[l] = lane[l].sums;
+        if (memcmp(&lane[l].product, &lane[0].product, sizeof lane[0].product) != 0)
+            FAIL("a product whose lanes differ in their tiles");
+    }
+    block->multiplies = true;
+    FAIL_WITH(simt_async_issue(block->async, warp, &lane[0].product, sums));
+    if (schedule.order == SIMT_GREEDY_WARP) FAIL_WITH(simt_async_run(block->async, warp));
+    report->counters.products += lane[0].product.count / 4;
+}
+
+void simt_wgmma(float *sums, uint32_t count, uint64_t a, uint64_t b, bool line_is_step, bool adds) {
+    struct thread *thread = self();
+    memset(&thread->product, 0, sizeof thread->product); /* compared with others' */
+    thread->product.a = a;
+    thread->product.b = b;
+    thread->product.count = count;
+    thread->product.line_is_step = line_is_step;
+    thread->product.adds = adds;
+    thread->sums = sums;
+    meet_warp(MEET_WGMMA, act_wgmma);
+}
+
+static void act_commit(struct thread *lane) {
+    simt_async_commit(block->async, (uint32_t)(lane - block->thread) / SIMT_WARP_LANES);
+}
+
+void simt_wgmma_commit(void) {
+    meet_warp(MEET_WGMMA_COMMIT, act_commit);
+}
+
+static void act_wait(struct thread *lane) {
+    FAIL_WITH(simt_async_wait(block->async, (uint32_t)(lane - block->thread) / SIMT_WARP_LANES,
+                              lane[0].mask));
+}
+
+void simt_wgmma_wait(uint32_t pending) {
+    self()->mask = pending;
+    meet_warp(MEET_WGMMA_WAIT, act_wait);
 }
 
 /* ============================== memory that devices share ===================================== */
@@ -530,14 +671,17 @@ static void begin_block(struct block *place, struct device *device) {
         .live = grid->threads,
         .kernel = work->kernel,
         .user = work->user,
-        .view = place->view};
+        .view = place->view,
+        .async = place->async};
     if (place->thread == NULL) {
         place->thread = calloc(SIMT_THREADS_MAX, sizeof *place->thread);
         place->view = simt_view_create();
+        place->async = simt_async_create();
         KERNEL_CHECK(place->thread != NULL);
     }
-    place->shared = aligned_alloc(128, grid->shared_bytes / 128 * 128 + 128);
+    place->shared = aligned_alloc(1024, grid->shared_bytes / 1024 * 1024 + 1024);
     memset(place->shared, POISON, grid->shared_bytes);
+    simt_async_begin(place->async, grid->threads, place->shared, grid->shared_bytes);
     simt_view_begin(place->view);
     for (uint32_t i = 0; i < grid->threads; i++) {
         struct thread *thread = &place->thread[i];

@@ -8,7 +8,9 @@
  * whole warp. Who runs next is the schedule's choice, and a kernel must give the same result under
  * all of them. Shared memory begins as NaN, and so does the target of a copy until the thread that
  * began it has waited for it. The kernels are the same source that nvcc compiles; they find their
- * instructions in emulated/cuda/device.cuh.
+ * instructions in emulated/cuda/device.cuh. Products of warpgroups happen early, late, or at any
+ * time between issue and wait, as the schedule says, and see only what was fenced for them
+ * (simt_async.h).
  *
  * Not seen: data races that need two threads inside one stretch between two meetings, the memory
  * model, registers, time. */
@@ -41,7 +43,7 @@ struct simt_schedule {
 /* What a run cost; of all blocks together. */
 struct simt_counters {
     uint64_t copied_bytes; /* by asynchronous copies, from global memory */
-    uint64_t products;     /* warp-wide mma instructions */
+    uint64_t products;     /* of 16 x 8 x 16 */
     uint64_t matrix_loads;
     uint64_t bank_conflicts; /* of warp-wide loads: passes over shared memory beyond the first */
     uint64_t barriers;       /* of blocks */
@@ -98,6 +100,18 @@ void simt_copy_wait(uint32_t pending);
 void simt_load(void *out, const void *shared, uint32_t bytes); /* 4 or 16 */
 void simt_load_matrix(uint32_t *out, const void *shared_row, uint32_t matrices, bool transposed);
 void simt_mma_bf16(float d[4], const uint32_t a[4], const uint32_t b[2]);
+void simt_meet(uint32_t id, uint32_t threads);
+void simt_signal(uint32_t id, uint32_t threads);
+
+/* Products of warpgroups, on what was written by copies and simt_store4 and then fenced
+ * (simt_async.h); `count`: a thread's sums, half of the columns. */
+uint32_t simt_shared_address(const void *shared);
+void simt_store4(void *shared, uint32_t value);
+void simt_async_proxy_fence(void);
+void simt_wgmma_fence(float *sums, uint32_t count);
+void simt_wgmma(float *sums, uint32_t count, uint64_t a, uint64_t b, bool line_is_step, bool adds);
+void simt_wgmma_commit(void);
+void simt_wgmma_wait(uint32_t pending);
 
 /* Memory that devices share. Four floats; a word. */
 void simt_share_store(float *to, const float *value);

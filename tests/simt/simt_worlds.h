@@ -16,7 +16,7 @@
 static const struct kernel_device simt_devices[SIMT_DEVICES] = {
     {.multiprocessors = 1, .shared_bytes_max = SIMT_SM120_SHARED_BYTES},
     {.multiprocessors = 188, .shared_bytes_max = SIMT_SM120_SHARED_BYTES},
-    {.multiprocessors = 132, .shared_bytes_max = SIMT_SM90_SHARED_BYTES},
+    {.multiprocessors = 132, .shared_bytes_max = SIMT_SM90_SHARED_BYTES, .has_wgmma = true},
 };
 
 static const struct {

@@ -86,6 +86,7 @@ static void facts_are_the_devices(void **state) {
     assert_false(facts.ecc);
     assert_int_equal(device_cuda_kernel_device(device)->multiprocessors, 132);
     assert_int_equal(device_cuda_kernel_device(device)->shared_bytes_max, 232448);
+    assert_true(device_cuda_kernel_device(device)->has_wgmma);
     device_cuda_close(&device);
     assert_null(device);
 }

@@ -35,7 +35,7 @@ static uint32_t count_failures(const struct simt_grid *grid, void (*kernel)(void
 
 static void expect_failure(uint32_t threads, void (*kernel)(void *user), void *user,
                            const char *fragment) {
-    const struct simt_grid grid = {1, 1, 1, threads, 1024};
+    const struct simt_grid grid = {1, 1, 1, threads, 8192};
     struct simt_report report = {0};
     assert_int_equal(count_failures(&grid, kernel, user, &report), SIMT_ORDER_COUNT * SEEDS);
     if (strstr(report.text, fragment) == NULL)
@@ -293,7 +293,7 @@ static void diverge(void *user) {
 static void copy_beyond(void *user) {
     (void)user;
     static const _Alignas(16) unsigned char global[16];
-    simt_copy16(simt_shared() + 1024 - 16 + 16 * simt_thread_index.x, global, true);
+    simt_copy16(simt_shared() + 8192 - 16 + 16 * simt_thread_index.x, global, true);
 }
 
 static void copy_from_odd_place(void *user) {
@@ -314,9 +314,253 @@ static void mistakes_are_named(void **state) {
     expect_failure(64, end_before_a_barrier, NULL, "ended");
     expect_failure(64, shuffle_with_half_a_warp, NULL, "a shuffle");
     expect_failure(32, diverge, NULL, "while lane");
-    expect_failure(32, copy_beyond, NULL, "outside of the 1024 bytes");
+    expect_failure(32, copy_beyond, NULL, "outside of the 8192 bytes");
     expect_failure(32, copy_from_odd_place, NULL, "which 16 does not divide");
     expect_failure(32, load_from_odd_place, NULL, "ldmatrix at");
+}
+
+/* ============================== products of warpgroups ======================================== */
+
+/* Where the operands of one product lie, [64, 16] and [16, GROUP_COLUMNS], in lines of 128 bytes.
+ */
+#define GROUP_COLUMNS 128u
+#define GROUP_STEP    16u /* of the left operand's lines, the first that the product takes */
+#define GROUP_A       0u
+#define GROUP_B       8192u  /* with columns for lines */
+#define GROUP_TURNED  24576u /* with steps for lines: panels of 16 */
+#define GROUP_PANEL   2048u
+#define GROUP_SHARED  32768u
+
+enum group_mistake {
+    GROUP_RIGHT,
+    GROUP_NO_PROXY_FENCE,
+    GROUP_NO_BARRIER,
+    GROUP_NO_FENCE,
+    GROUP_LATE_WRITE, /* of sums, after the fence */
+    GROUP_TOUCHED,    /* sums, before the wait */
+    GROUP_NO_COMMIT,
+    GROUP_NO_WAIT,
+    GROUP_REFILLED, /* an operand, before the wait */
+    GROUP_REFILLED_BY_OTHERS,
+    GROUP_OWN_TILE,
+    GROUP_WARPS_TILE,
+    GROUP_ODD_TILE,
+    GROUP_TILE_BEYOND,
+    GROUP_LINE_END
+};
+
+struct group_product {
+    enum group_mistake mistake;
+    bool line_is_step, adds;
+    float a[64][16], b[16][GROUP_COLUMNS], c[64][GROUP_COLUMNS], d[64][GROUP_COLUMNS];
+};
+
+/* Element e of a line, chunks of 16 bytes changed about as the 128-byte swizzle does. */
+static unsigned char *group_element(uint32_t begin, uint32_t line, uint32_t e) {
+    return simt_shared() + begin + line * 128 + ((e / 8) ^ (line % 8)) * 16 + e % 8 * 2;
+}
+
+static uint64_t group_tile(uint32_t begin, uint32_t leading) {
+    return begin >> 4 | (uint64_t)(leading >> 4) << 16 | (uint64_t)64 << 32 | (uint64_t)1 << 62;
+}
+
+static void group_fill(const struct group_product *p) {
+    for (uint32_t i = simt_thread_index.x; i < 64 * 8; i += 128) {
+        uint32_t row = i / 8, k = i % 8 * 2;
+        simt_store4(group_element(GROUP_A, row, GROUP_STEP + k),
+                    pair(p->a[row][k], p->a[row][k + 1]));
+    }
+    for (uint32_t i = simt_thread_index.x; i < GROUP_COLUMNS * 8; i += 128) {
+        uint32_t n = i / 8, k = i % 8 * 2;
+        simt_store4(group_element(GROUP_B, n, k), pair(p->b[k][n], p->b[k + 1][n]));
+        k = i % 16, n = i / 16 * 2;
+        simt_store4(group_element(GROUP_TURNED + n / 64 * GROUP_PANEL, k, n % 64),
+                    pair(p->b[k][n], p->b[k][n + 1]));
+    }
+}
+
+static void group_multiply(void *user) {
+    struct group_product *p = user;
+    enum group_mistake mistake = p->mistake;
+    uint32_t thread = simt_thread_index.x, count = GROUP_COLUMNS / 2;
+    float sums[GROUP_COLUMNS / 2];
+    group_fill(p);
+    if (mistake != GROUP_NO_PROXY_FENCE) simt_async_proxy_fence();
+    if (mistake != GROUP_NO_BARRIER) simt_barrier();
+    for (uint32_t i = 0; i < count; i++)
+        sums[i] = p->c[thread / 32 * 16 + thread % 32 / 4 + i / 2 % 2 * 8]
+                      [i / 4 * 8 + thread % 4 * 2 + i % 2];
+    if (mistake != GROUP_NO_FENCE) simt_wgmma_fence(sums, count);
+    if (mistake == GROUP_LATE_WRITE) sums[3] += 1.0f;
+    uint64_t a = group_tile(GROUP_A + GROUP_STEP * 2, 0);
+    uint64_t b = p->line_is_step ? group_tile(GROUP_TURNED, GROUP_PANEL) : group_tile(GROUP_B, 0);
+    if (mistake == GROUP_OWN_TILE && thread == 70) a += 2;
+    if (mistake == GROUP_WARPS_TILE && thread >= 64) a += 2;
+    if (mistake == GROUP_ODD_TILE) a += 8;
+    if (mistake == GROUP_TILE_BEYOND) b = group_tile(GROUP_SHARED - 1024, 0);
+    if (mistake == GROUP_LINE_END) a += 5;
+    simt_wgmma(sums, count, a, b, p->line_is_step, p->adds);
+    if (mistake != GROUP_NO_COMMIT) simt_wgmma_commit();
+    if (mistake == GROUP_TOUCHED) sums[5] = 0.0f;
+    if (mistake == GROUP_REFILLED) simt_store4(group_element(GROUP_A, thread / 2, GROUP_STEP), 0);
+    if (mistake != GROUP_NO_WAIT) simt_wgmma_wait(0);
+    /* A warp has waited for its own part alone. */
+    if (mistake == GROUP_REFILLED_BY_OTHERS)
+        simt_store4(group_element(GROUP_B, thread, 0), 0), simt_async_proxy_fence();
+    for (uint32_t i = 0; i < count; i++)
+        p->d[thread / 32 * 16 + thread % 32 / 4 + i / 2 % 2 * 8]
+            [i / 4 * 8 + thread % 4 * 2 + i % 2] = sums[i];
+}
+
+static void group_begin(struct group_product *p) {
+    for (uint32_t i = 0; i < 64 * GROUP_COLUMNS; i++) {
+        uint32_t row = i / GROUP_COLUMNS, n = i % GROUP_COLUMNS;
+        p->c[row][n] = (float)(row % 13) - (float)(n % 29);
+        if (n < 16) p->a[row][n] = (float)((row * 7 + n * 3) % 11) - 5.0f;
+        if (row < 16) p->b[row][n] = (float)((row * 5 + n) % 17) - 8.0f;
+    }
+}
+
+static bool group_is_right(const struct group_product *p) {
+    for (uint32_t i = 0; i < 64; i++)
+        for (uint32_t n = 0; n < GROUP_COLUMNS; n++) {
+            float sum = p->adds ? p->c[i][n] : 0.0f;
+            for (uint32_t k = 0; k < 16; k++)
+                sum += p->a[i][k] * p->b[k][n];
+            if (!(p->d[i][n] == sum)) return false;
+        }
+    return true;
+}
+
+/* Under how many schedules it fails or computes something else. */
+static uint32_t group_count_wrong(struct group_product *p, struct simt_report *last_failure) {
+    uint32_t wrong = 0;
+    group_begin(p);
+    for (uint32_t o = 0; o < SIMT_ORDER_COUNT; o++)
+        for (uint32_t seed = 0; seed < SEEDS; seed++) {
+            const struct simt_grid grid = {1, 1, 1, 128, GROUP_SHARED};
+            struct simt_report report;
+            simt_begin((struct simt_schedule){orders[o], seed}, &report);
+            simt_launch(&grid, group_multiply, p);
+            wrong += report.failed || !group_is_right(p);
+            if (report.failed)
+                *last_failure = report;
+            else
+                assert_int_equal(report.counters.products, 4 * GROUP_COLUMNS / 8);
+        }
+    return wrong;
+}
+
+static void products_of_warpgroups_are_those_of_matrices(void **state) {
+    (void)state;
+    for (uint32_t variant = 0; variant < 4; variant++) {
+        static struct group_product p;
+        struct simt_report failure = {0};
+        p.line_is_step = variant % 2, p.adds = variant / 2;
+        assert_int_equal(group_count_wrong(&p, &failure), 0);
+    }
+}
+
+static void mistakes_with_warpgroups_show(void **state) {
+    (void)state;
+    const uint32_t all = SIMT_ORDER_COUNT * SEEDS;
+    static const struct {
+        enum group_mistake mistake;
+        bool always;          /* or under some schedules */
+        const char *fragment; /* NULL: it computes something else */
+    } cases[] = {
+        {GROUP_NO_PROXY_FENCE, true, NULL},
+        {GROUP_NO_BARRIER, false, NULL},
+        {GROUP_NO_FENCE, true, "without a fence"},
+        {GROUP_LATE_WRITE, true, "between the fence and the product"},
+        {GROUP_TOUCHED, true, "while products added"},
+        {GROUP_NO_COMMIT, false, NULL},
+        {GROUP_NO_WAIT, true, "without a wait"},
+        {GROUP_REFILLED, false, NULL},
+        {GROUP_REFILLED_BY_OTHERS, false, NULL},
+        {GROUP_OWN_TILE, true, "lanes differ in their tiles"},
+        {GROUP_WARPS_TILE, true, "warps differ in their tiles"},
+        {GROUP_ODD_TILE, true, "inside of eight lines"},
+        {GROUP_TILE_BEYOND, true, "outside of shared memory"},
+        {GROUP_LINE_END, true, "inside of a line"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        static struct group_product p;
+        struct simt_report failure = {0};
+        p.mistake = cases[i].mistake;
+        p.adds = true;
+        uint32_t wrong = group_count_wrong(&p, &failure);
+        if (cases[i].always ? wrong != all : wrong == 0)
+            fail_msg("mistake %d: %u of %u", cases[i].mistake, wrong, all);
+        if (cases[i].fragment != NULL && strstr(failure.text, cases[i].fragment) == NULL)
+            fail_msg("\"%s\" lacks \"%s\"", failure.text, cases[i].fragment);
+    }
+}
+
+/* ============================== barriers of some threads ====================================== */
+
+#define HANDED_ON 5u
+
+/* Two warps fill what a third one takes: one signals and goes on, by turns at two barriers. */
+static void hand_on(void *user) {
+    float *got = user, *shared = (float *)(void *)simt_shared();
+    uint32_t thread = simt_thread_index.x;
+    for (uint32_t i = 0; i < HANDED_ON; i++) {
+        if (thread < 64) {
+            if (i >= 2) simt_meet(3 + i % 2, 96);
+            shared[i % 2 * 64 + thread] = (float)(i * 64 + thread);
+            simt_signal(1 + i % 2, 96);
+        } else {
+            simt_meet(1 + i % 2, 96);
+            for (uint32_t half = 0; half < 64; half += 32)
+                got[i * 64 + half + thread - 64] = shared[i % 2 * 64 + half + thread - 64];
+            if (i + 2 < HANDED_ON) simt_signal(3 + i % 2, 96);
+        }
+    }
+}
+
+static void barriers_are_of_some_threads(void **state) {
+    (void)state;
+    float got[HANDED_ON * 64];
+    struct simt_report report = {0};
+    const struct simt_grid grid = {1, 1, 1, 96, 512};
+    assert_int_equal(count_failures(&grid, hand_on, got, &report), 0);
+    for (uint32_t i = 0; i < HANDED_ON * 64; i++)
+        assert_true(got[i] == (float)i);
+}
+
+static void signal_twice(void *user) {
+    (void)user;
+    simt_signal(1, 96);
+    simt_signal(1, 96);
+}
+
+static void meet_as_other_crowds(void *user) {
+    (void)user;
+    simt_meet(1, simt_thread_index.x < 32 ? 64 : 96);
+}
+
+static void meet_nobody(void *user) {
+    (void)user;
+    simt_meet(2, 96);
+}
+
+static void part_of_a_group(void *user) {
+    (void)user;
+    float sums[16] = {0};
+    if (simt_thread_index.x >= 96) return;
+    simt_wgmma_fence(sums, 16);
+    simt_wgmma(sums, 16, group_tile(0, 0), group_tile(0, 0), false, true);
+    simt_wgmma_commit();
+    simt_wgmma_wait(0);
+}
+
+static void mistakes_at_barriers_are_named(void **state) {
+    (void)state;
+    expect_failure(64, signal_twice, NULL, "again before the others");
+    expect_failure(64, meet_as_other_crowds, NULL, "and of");
+    expect_failure(64, meet_nobody, NULL, "64 at a named barrier");
+    expect_failure(128, part_of_a_group, NULL, "a part of a warpgroup");
 }
 
 /* ============================== several devices =============================================== */
@@ -440,6 +684,10 @@ int main(void) {
         cmocka_unit_test(costs_are_counted),
         cmocka_unit_test(a_missing_barrier_shows),
         cmocka_unit_test(mistakes_are_named),
+        cmocka_unit_test(products_of_warpgroups_are_those_of_matrices),
+        cmocka_unit_test(mistakes_with_warpgroups_show),
+        cmocka_unit_test(barriers_are_of_some_threads),
+        cmocka_unit_test(mistakes_at_barriers_are_named),
         cmocka_unit_test(what_is_shared_is_seen_behind_release_and_acquire),
         cmocka_unit_test(launches_of_a_device_follow_each_other),
     };

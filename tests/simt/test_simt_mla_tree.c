@@ -80,10 +80,17 @@ static const struct simt_variant mla_tree = {.name = "mla_tree",
 /* With few multiprocessors, so that some sequences of a step are split and others are not. */
 static const struct kernel_device small = {.multiprocessors = 9,
                                            .shared_bytes_max = SIMT_SM120_SHARED_BYTES};
+static const struct kernel_device small_wgmma = {
+    .multiprocessors = 9, .shared_bytes_max = SIMT_SM90_SHARED_BYTES, .has_wgmma = true};
+
+/* The largest tile of warps' products. */
+static const struct kernel_device without_wgmma = {.multiprocessors = 132,
+                                                   .shared_bytes_max = SIMT_SM90_SHARED_BYTES};
 
 static void every_case_on_every_device(void **state) {
     (void)state;
     assert_true(simt_variant_check(&mla_tree, simt_devices, SIMT_DEVICES) >= 30);
+    assert_true(simt_variant_check(&mla_tree, &without_wgmma, 1) >= 10);
     assert_true(simt_variant_check(&mla_tree, &small, 1) >= 10);
 }
 
@@ -102,6 +109,39 @@ static void every_size_of_tree(void **state) {
     sizes.case_count = 64;
     sizes.build = build_size;
     assert_int_equal(simt_variant_check(&sizes, &small, 1), 64);
+}
+
+/* Of a tile by warpgroups: one, full or not, and several, with ranges that end in a stage of their
+ * own, in the tree, and in the committed positions. */
+static void build_group_size(struct rig *rig, size_t case_idx, struct rig_call *call) {
+    static const struct {
+        uint32_t heads, rows, committed, page_tok;
+        enum tree_shape shape;
+    } cases[] = {
+        {8, 5, 40, 64, TREE_BUSHY},   {8, 8, 152, 64, TREE_BUSHY},  {8, 16, 540, 64, TREE_BUSHY},
+        {2, 17, 15, 1, TREE_LINE},    {3, 11, 0, 16, CHAIN},        {1, 64, 192, 64, TREE_WIDE},
+        {8, 32, 291, 16, TREE_BUSHY}, {2, 64, 1000, 7, TREE_BUSHY}, {4, 37, 227, 64, CHAIN},
+        {1, 33, 3, 1, TREE_BUSHY},    {64, 1, 513, 64, CHAIN},      {64, 2, 62, 64, TREE_LINE},
+    };
+    const struct mla_tree_case of = {
+        KERNEL_BF16,
+        cases[case_idx].heads,
+        128,
+        32,
+        cases[case_idx].page_tok,
+        1,
+        {{cases[case_idx].shape, cases[case_idx].committed, cases[case_idx].rows}},
+        KERNEL_F32};
+    rig_mla_tree(rig, &of, 1, call);
+    assert_int_equal(mla_tree_cuda_plan(&call->args.mla_tree, &small_wgmma).tile, MLA_TILE_WGMMA);
+}
+
+static void tiles_by_warpgroups(void **state) {
+    (void)state;
+    struct simt_variant sizes = mla_tree;
+    sizes.case_count = 12;
+    sizes.build = build_group_size;
+    assert_int_equal(simt_variant_check(&sizes, &small_wgmma, 1), 12);
 }
 
 /* 200,000 positions, whose pages are some few, met again and again. */
@@ -138,13 +178,16 @@ static void schedules_do_not_show(void **state) {
     (void)state;
     const struct mla_tree_case c = {
         KERNEL_BF16, 8, 128, 32, 16, 2, {{TREE_BUSHY, 900, 7}, {CHAIN, 40, 3}}, KERNEL_F32};
-    struct rig *rig = rig_create(1);
-    struct rig_call call = {0};
-    rig_mla_tree(rig, &c, 1, &call);
-    simt_variant_run(&mla_tree, rig, &call, &simt_devices[2], simt_schedules[0].schedule);
-    const void *first = simt_variant_keep(rig, &call);
-    simt_variant_repeat(&mla_tree, rig, &call, &simt_devices[2], 4, first);
-    rig_destroy(&rig);
+    const struct kernel_device *devices[] = {&simt_devices[2], &without_wgmma};
+    for (size_t d = 0; d < 2; d++) {
+        struct rig *rig = rig_create(1);
+        struct rig_call call = {0};
+        rig_mla_tree(rig, &c, 1, &call);
+        simt_variant_run(&mla_tree, rig, &call, devices[d], simt_schedules[0].schedule);
+        const void *first = simt_variant_keep(rig, &call);
+        simt_variant_repeat(&mla_tree, rig, &call, devices[d], 4, first);
+        rig_destroy(&rig);
+    }
 }
 
 /* As many bytes as the cache has in these positions, whatever the heads and rows of the tile. */
@@ -192,20 +235,24 @@ static void plans_fit_the_device(void **state) {
         {8, 1, 200000, 1, MLA_TILE_32, 188, 188, 188, 188 * 32}, /* two tiles of 94 ranges */
         {1, 1, 200000, 2, MLA_TILE_8, 264, 264, 264, 264 * 8},
         {4, 1, 200000, 2, MLA_TILE_32, 264, 264, 264, 264 * 32},
-        {8, 1, 200000, 2, MLA_TILE_64, 132, 132, 132, 132 * 64},
-        {64, 1, 200000, 2, MLA_TILE_64, 132, 132, 132, 132 * 64},
+        {5, 1, 200000, 2, MLA_TILE_WGMMA, 132, 132, 132, 132 * 64},
+        {8, 1, 200000, 2, MLA_TILE_WGMMA, 132, 132, 132, 132 * 64},
+        {64, 1, 200000, 2, MLA_TILE_WGMMA, 132, 132, 132, 132 * 64},
+        {8, 1, 200000, 3, MLA_TILE_64, 132, 132, 132, 132 * 64},
         {1, 16, 4096, 1, MLA_TILE_8, 11, 11, 11, 11 * 8},
         {1, 1, 100, 1, MLA_TILE_8, 188, 1, 1, 0},
         {1, 1, 257, 1, MLA_TILE_8, 188, 2, 2, 2 * 8},
         {64, 64, 300, 1, MLA_TILE_32, 2, 2, 16, 2 * 32},
         {8192, 1, 200000, 1, MLA_TILE_32, 188, 188, 2048, 188 * 32},
         {8192, 64, 200000, 1, MLA_TILE_32, 2, 2, 2048, 2 * 32},
-        {8192, 64, 200000, 2, MLA_TILE_64, 2, 2, 1024, 2 * 64},
+        {8192, 64, 200000, 2, MLA_TILE_WGMMA, 2, 2, 1024, 2 * 64},
         {64, 189, 200000, 1, MLA_TILE_32, 1, 1, 16, 0}, /* more sequences than blocks */
         {64, 1, 200000, 0, MLA_TILE_32, 1, 1, 16, 0},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        const struct kernel_device *device = &simt_devices[cases[i].device];
+        const struct kernel_device *device = cases[i].device < SIMT_DEVICES
+                                                 ? &simt_devices[cases[i].device]
+                                                 : &without_wgmma;
         struct mla_cuda_plan plan = plan_of(8, cases[i].rows, cases[i].sequences,
                                             cases[i].positions, device);
         assert_int_equal(plan.tile, cases[i].tile);
@@ -264,10 +311,10 @@ static void workspace_is_bounded(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(plans_fit_the_device),       cmocka_unit_test(workspace_is_bounded),
-        cmocka_unit_test(every_case_on_every_device), cmocka_unit_test(long_context),
-        cmocka_unit_test(every_size_of_tree),         cmocka_unit_test(schedules_do_not_show),
-        cmocka_unit_test(the_cache_is_read_once),
+        cmocka_unit_test(plans_fit_the_device),  cmocka_unit_test(workspace_is_bounded),
+        cmocka_unit_test(tiles_by_warpgroups),   cmocka_unit_test(every_case_on_every_device),
+        cmocka_unit_test(long_context),          cmocka_unit_test(every_size_of_tree),
+        cmocka_unit_test(schedules_do_not_show), cmocka_unit_test(the_cache_is_read_once),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -78,18 +78,26 @@ DEVICE_INLINE uint32_t device_load4(const void *shared) {
     return out;
 }
 
+DEVICE_INLINE void device_store4(void *shared, uint32_t value) {
+    simt_store4(shared, value);
+}
+
+DEVICE_INLINE uint32_t device_shared_address(const void *shared) {
+    return simt_shared_address(shared);
+}
+
 DEVICE_INLINE uint32_t device_add_bf16x2(uint32_t a, uint32_t b) {
     uint32_t low = bf16_from_f32(bf16_to_f32((bf16)a) + bf16_to_f32((bf16)b));
-    return low | (uint32_t)bf16_from_f32(bf16_to_f32((bf16)(a >> 16)) +
-                                         bf16_to_f32((bf16)(b >> 16)))
-                     << 16;
+    return low |
+           (uint32_t)bf16_from_f32(bf16_to_f32((bf16)(a >> 16)) + bf16_to_f32((bf16)(b >> 16)))
+               << 16;
 }
 
 DEVICE_INLINE uint32_t device_multiply_bf16x2(uint32_t a, uint32_t b) {
     uint32_t low = bf16_from_f32(bf16_to_f32((bf16)a) * bf16_to_f32((bf16)b));
-    return low | (uint32_t)bf16_from_f32(bf16_to_f32((bf16)(a >> 16)) *
-                                         bf16_to_f32((bf16)(b >> 16)))
-                     << 16;
+    return low |
+           (uint32_t)bf16_from_f32(bf16_to_f32((bf16)(a >> 16)) * bf16_to_f32((bf16)(b >> 16)))
+               << 16;
 }
 
 DEVICE_INLINE uint32_t device_pack_bf16(float low, float high) {
@@ -136,6 +144,14 @@ DEVICE_INLINE uint32_t device_atomic_add(uint32_t *at, uint32_t value) {
 
 DEVICE_INLINE void device_barrier(void) {
     simt_barrier();
+}
+
+DEVICE_INLINE void device_meet(uint32_t id, uint32_t threads) {
+    simt_meet(id, threads);
+}
+
+DEVICE_INLINE void device_signal(uint32_t id, uint32_t threads) {
+    simt_signal(id, threads);
 }
 
 DEVICE_INLINE void device_warp_barrier(void) {
