@@ -24,11 +24,14 @@ static size_t shared_bytes(const struct mla_tree_args *args, enum mla_cuda_tile 
 }
 
 /* The smallest that holds all queries, so that the cache is read once, or the largest that fits.
- * Where 64 fit, the products of warps are slower than memory, and those of warpgroups are not. */
+ * Where 64 fit, the products of warps are slower than memory, and those of warpgroups are not;
+ * these multiply what copies bring, so an FP8 cache, which is widened first, is not for them. */
 static enum mla_cuda_tile choose_tile(const struct mla_tree_args *args, uint32_t queries,
                                       const struct kernel_device *device) {
     enum mla_cuda_tile best = MLA_TILE_8;
-    if (device->has_wgmma && queries > shapes[MLA_TILE_32].queries) return MLA_TILE_WGMMA;
+    bool is_copied = args->kv_dtype != KERNEL_FP8;
+    if (device->has_wgmma && is_copied && queries > shapes[MLA_TILE_32].queries)
+        return MLA_TILE_WGMMA;
     for (int tile = MLA_TILE_8; tile <= MLA_TILE_64; tile++) {
         if (shared_bytes(args, (enum mla_cuda_tile)tile) > device->shared_bytes_max) break;
         best = (enum mla_cuda_tile)tile;

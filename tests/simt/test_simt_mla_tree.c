@@ -266,6 +266,21 @@ static void plans_fit_the_device(void **state) {
     }
 }
 
+/* Warpgroups multiply what copies bring; there is nobody to widen an FP8 cache for them. */
+static void warpgroups_take_caches_as_they_are(void **state) {
+    (void)state;
+    struct mla_tree_args args = {.heads = 8,
+                                 .latent_dim = 512,
+                                 .rope_dim = 64,
+                                 .sequence_count = 1,
+                                 .rows_max = 16,
+                                 .positions_max = 4096,
+                                 .kv_dtype = KERNEL_BF16};
+    assert_int_equal(mla_tree_cuda_plan(&args, &simt_devices[2]).tile, MLA_TILE_WGMMA);
+    args.kv_dtype = KERNEL_FP8;
+    assert_int_equal(mla_tree_cuda_plan(&args, &simt_devices[2]).tile, MLA_TILE_64);
+}
+
 static void check_plan(const struct mla_cuda_plan *plan, uint32_t queries) {
     uint32_t tiles = divide_up(queries, plan->tile_queries);
     uint32_t splits = min_u32(plan->blocks / tiles, plan->splits_max);
@@ -311,10 +326,15 @@ static void workspace_is_bounded(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(plans_fit_the_device),  cmocka_unit_test(workspace_is_bounded),
-        cmocka_unit_test(tiles_by_warpgroups),   cmocka_unit_test(every_case_on_every_device),
-        cmocka_unit_test(long_context),          cmocka_unit_test(every_size_of_tree),
-        cmocka_unit_test(schedules_do_not_show), cmocka_unit_test(the_cache_is_read_once),
+        cmocka_unit_test(plans_fit_the_device),
+        cmocka_unit_test(workspace_is_bounded),
+        cmocka_unit_test(warpgroups_take_caches_as_they_are),
+        cmocka_unit_test(tiles_by_warpgroups),
+        cmocka_unit_test(every_case_on_every_device),
+        cmocka_unit_test(long_context),
+        cmocka_unit_test(every_size_of_tree),
+        cmocka_unit_test(schedules_do_not_show),
+        cmocka_unit_test(the_cache_is_read_once),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
