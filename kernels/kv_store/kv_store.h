@@ -21,6 +21,8 @@
 
 #include "kernel.h"
 
+#define KV_SLOT_NONE UINT32_MAX /* of a row that is stored nowhere */
+
 #define KV_FP8_GROUP 128u
 #define KV_FP8_ALIGN 16u
 
@@ -50,7 +52,7 @@ struct kv_store_args {
     size_t rope_stride;
     void *kv; /* [slots] of this layer */
     enum kernel_dtype kv_dtype;
-    const uint32_t *slot; /* [T], distinct */
+    const uint32_t *slot; /* [T], distinct; or KV_SLOT_NONE: rows that fill up a captured launch */
     uint32_t rows;        /* T */
     uint32_t latent_dim;  /* R */
     uint32_t rope_dim;    /* P */

@@ -63,6 +63,7 @@ static void run_task(void *arg, uint32_t task, uint32_t thread) {
     const struct kv_store_args *args = rows->args;
     uint32_t latent_dim = args->latent_dim, rope_dim = args->rope_dim;
     for (size_t t = rows_begin(rows, task); t < rows_end(rows, task); t++) {
+        if (args->slot[t] == KV_SLOT_NONE) continue;
         const float *latent = args->latent + t * args->latent_stride;
         const float *rope_key = args->rope_key + t * args->rope_stride;
         size_t at = (size_t)args->slot[t] * ((size_t)latent_dim + rope_dim);

@@ -10,6 +10,7 @@ extern "C" {
 __global__ void __launch_bounds__(BLOCK_THREADS) kv_store_rows(struct kv_store_args args) {
     uint32_t dim = args.latent_dim + args.rope_dim;
     size_t row = blockIdx.x, at = (size_t)args.slot[row] * dim;
+    if (args.slot[row] == KV_SLOT_NONE) return;
     for (uint32_t i = threadIdx.x; i < dim; i += BLOCK_THREADS) {
         float value = i < args.latent_dim
                           ? args.latent[row * args.latent_stride + i]
@@ -82,6 +83,7 @@ __global__ void __launch_bounds__(BLOCK_THREADS) kv_store_records(struct record_
     const struct kv_store_args &args = record.store;
     uint32_t groups = record.groups, tok_bytes = record.tok_bytes;
     size_t row = blockIdx.x;
+    if (args.slot[row] == KV_SLOT_NONE) return;
     const float *latent = args.latent + row * args.latent_stride;
     uint8_t *code = (uint8_t *)args.kv + (size_t)args.slot[row] * tok_bytes;
     float *scale = (float *)(code + args.latent_dim);

@@ -40,6 +40,7 @@ void kv_store_ref(const struct kv_store_args *args, struct kernel_ctx *ctx) {
     (void)ctx;
     size_t dim = (size_t)args->latent_dim + args->rope_dim;
     for (size_t t = 0; t < args->rows; t++) {
+        if (args->slot[t] == KV_SLOT_NONE) continue;
         const float *latent = args->latent + t * args->latent_stride;
         const float *rope_key = args->rope_key + t * args->rope_stride;
         if (args->kv_dtype == KERNEL_FP8) {

@@ -19,6 +19,7 @@ struct best {
 static void run_task(void *arg, uint32_t task, uint32_t thread);
 static void route(const struct moe_route_args *args, const float *logits, uint32_t *expert,
                   float *weight);
+static void route_nowhere(const struct moe_route_args *args, uint32_t *expert, float *weight);
 static void score_experts(const struct moe_route_args *args, const float *logits, float *score);
 static void drop_groups(const struct moe_route_args *args, float *selection);
 static void sort_by_expert(uint32_t *expert, float *weight, uint32_t count);
@@ -52,9 +53,21 @@ static void run_task(void *arg, uint32_t task, uint32_t thread) {
     (void)thread;
     const struct rows *rows = arg;
     const struct moe_route_args *args = rows->args;
-    for (size_t t = rows_begin(rows, task); t < rows_end(rows, task); t++)
-        route(args, args->logits + t * args->experts, args->expert + t * args->topk,
-              args->weight + t * args->topk);
+    for (size_t t = rows_begin(rows, task); t < rows_end(rows, task); t++) {
+        uint32_t *expert = args->expert + t * args->topk;
+        float *weight = args->weight + t * args->topk;
+        if (!args->row_count || t < *args->row_count)
+            route(args, args->logits + t * args->experts, expert, weight);
+        else
+            route_nowhere(args, expert, weight);
+    }
+}
+
+static void route_nowhere(const struct moe_route_args *args, uint32_t *expert, float *weight) {
+    for (uint32_t k = 0; k < args->topk; k++) {
+        expert[k] = args->experts;
+        weight[k] = 0;
+    }
 }
 
 static void route(const struct moe_route_args *args, const float *logits, uint32_t *expert,

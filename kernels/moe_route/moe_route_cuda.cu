@@ -81,7 +81,18 @@ static __device__ void write_chosen(const struct moe_route_args &args,
     args.weight[at] = value * args.scale;
 }
 
+static __device__ void write_none(const struct moe_route_args &args) {
+    size_t at = (size_t)blockIdx.x * args.topk + threadIdx.x;
+    if (threadIdx.x >= args.topk) return;
+    args.expert[at] = args.experts;
+    args.weight[at] = 0.0f;
+}
+
 __global__ void __launch_bounds__(BLOCK_THREADS) moe_route_rows(struct moe_route_args args) {
+    if (args.row_count != NULL && blockIdx.x >= *args.row_count) {
+        write_none(args);
+        return;
+    }
     struct route_memory *memory = (struct route_memory *)device_shared();
     const float *logits = args.logits + (size_t)blockIdx.x * args.experts;
     if (args.scoring == MOE_SOFTMAX) score_softmax(args, logits, memory);

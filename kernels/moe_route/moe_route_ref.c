@@ -57,6 +57,13 @@ void moe_route_ref(const struct moe_route_args *args, struct kernel_ctx *ctx) {
         float score[1024], selection[1024];
         bool taken[1024] = {false};
 
+        if (args->row_count && t >= *args->row_count) {
+            for (uint32_t k = 0; k < args->topk; k++) {
+                expert[k] = args->experts;
+                weight[k] = 0.0f;
+            }
+            continue;
+        }
         score_row(args, args->logits + t * args->experts, score);
         for (uint32_t e = 0; e < args->experts; e++) {
             selection[e] = args->bias ? score[e] + args->bias[e] : score[e];

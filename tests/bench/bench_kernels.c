@@ -96,15 +96,15 @@ static const struct add_case add_shapes[] = {{7168}, {7168 * 512}};
 static const struct rms_norm_case rms_norm_shapes[] = {{1, 7168, false, 0}, {512, 7168, false, 0}};
 static const struct rope_case rope_shapes[] = {
     {1, 64, 64, 128, 0, false}, {512, 64, 64, 128, 0, false}, {512, 64, 128, 0, 0, true}};
-static const struct kv_store_case kv_store_shapes[] = {{KERNEL_BF16, 512, 512, 64, 4096, 0, false},
-                                                       {KERNEL_FP8, 512, 512, 64, 4096, 0, false}};
+static const struct kv_store_case kv_store_shapes[] = {
+    {KERNEL_BF16, 512, 512, 64, 4096, 0, false, 0}, {KERNEL_FP8, 512, 512, 64, 4096, 0, false, 0}};
 static const struct kv_copy_case kv_copy_shapes[] = {{64, 1152, 65, 64, false}};
 static const struct kv_move_case kv_move_shapes[] = {{4096, 1152, 8, false}};
 static const struct top_tokens_case top_tokens_shapes[] = {{7, 4096, 0, 16, 8, LOGITS_NORMAL, 0},
                                                            {7, 20480, 0, 16, 1, LOGITS_NORMAL, 0}};
 static const struct moe_route_case moe_route_shapes[] = {
-    {1, 384, 8, 1, 1, MOE_SIGMOID, true, true, 2.8f, false},
-    {512, 384, 8, 1, 1, MOE_SIGMOID, true, true, 2.8f, false}};
+    {1, 384, 8, 1, 1, MOE_SIGMOID, true, true, 2.8f, false, 0},
+    {512, 384, 8, 1, 1, MOE_SIGMOID, true, true, 2.8f, false, 0}};
 static const struct swiglu_case swiglu_shapes[] = {{1, 18432, 0, 1}, {512, 2048, 0, 1}};
 static const struct penalize_case penalize_shapes[] = {
     {163840, PATH_SHORT, 0, 0, 1.1f, 0.5f, 0.5f, false},

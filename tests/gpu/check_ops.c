@@ -41,13 +41,13 @@ static const struct embed_case embed_k26[] = {{64, 7168, 512, 512, 4096, KERNEL_
 static const struct rms_norm_case rms_norm_k26[] = {{64, 7168, false, 0}, {64, 512, true, 64}};
 static const struct rope_case rope_k26[] = {{64, 8, 64, 128, 199936, false}};
 static const struct kv_copy_case kv_copy_k26[] = {{64, 1152, 9, 8, true}};
-static const struct kv_store_case kv_store_k26[] = {{KERNEL_BF16, 64, 512, 64, 256, 0, false}};
+static const struct kv_store_case kv_store_k26[] = {{KERNEL_BF16, 64, 512, 64, 256, 0, false, 0}};
 static const struct kv_move_case kv_move_k26[] = {{256, 1152, 64, true}};
 static const struct gqa_block_case gqa_block_k26[] = {
     {KERNEL_BF16, 8, 1, 128, 64, 2048, false, 1, {{4096, 0, 8}}}};
 static const struct add_case add_k26[] = {{64 * 7168}};
 static const struct moe_route_case moe_route_k26[] = {
-    {64, 384, 8, 1, 1, MOE_SIGMOID, true, true, 2.827f, false}};
+    {64, 384, 8, 1, 1, MOE_SIGMOID, true, true, 2.827f, false, 0}};
 static const struct swiglu_case swiglu_k26[] = {{64, 2304, 0, 8}};
 static const struct penalize_case penalize_k26[] = {
     {163840, PATH_SHORT, 64, 20, 1.2f, 0.1f, 0.9f, false}};

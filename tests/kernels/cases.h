@@ -113,14 +113,16 @@ static const struct rope_case rope_cases[] = {
 struct kv_store_case {
     enum kernel_dtype dtype;
     uint32_t rows, latent_dim, rope_dim, slots, pad;
-    bool special; /* infinities, NaN, zeros, subnormal numbers, ties of rounding */
+    bool special;  /* infinities, NaN, zeros, subnormal numbers, ties of rounding */
+    uint32_t fill; /* rows at the end that are stored nowhere */
 };
 static const struct kv_store_case kv_store_cases[] = {
-    {KERNEL_F32, 0, 512, 64, 4, 0, false},   {KERNEL_F32, 3, 128, 32, 7, 9, true},
-    {KERNEL_BF16, 1, 512, 64, 1, 64, true},  {KERNEL_BF16, 65, 512, 64, 130, 0, true},
-    {KERNEL_FP8, 0, 512, 64, 4, 0, false},   {KERNEL_FP8, 3, 16, 16, 7, 9, false},
-    {KERNEL_FP8, 17, 144, 48, 40, 0, true}, /* a short group, zeros behind */
-    {KERNEL_FP8, 33, 512, 64, 70, 64, true},
+    {KERNEL_F32, 0, 512, 64, 4, 0, false, 0},   {KERNEL_F32, 3, 128, 32, 7, 9, true, 0},
+    {KERNEL_BF16, 1, 512, 64, 1, 64, true, 0},  {KERNEL_BF16, 65, 512, 64, 130, 0, true, 0},
+    {KERNEL_FP8, 0, 512, 64, 4, 0, false, 0},   {KERNEL_FP8, 3, 16, 16, 7, 9, false, 0},
+    {KERNEL_FP8, 17, 144, 48, 40, 0, true, 0}, /* a short group, zeros behind */
+    {KERNEL_FP8, 33, 512, 64, 70, 64, true, 0}, {KERNEL_BF16, 8, 128, 32, 9, 0, false, 3},
+    {KERNEL_FP8, 5, 128, 32, 6, 0, false, 2},
 };
 
 struct kv_copy_case {
@@ -296,18 +298,20 @@ struct moe_route_case {
     enum moe_scoring scoring;
     bool bias, renormalize;
     float scale;
-    bool ties; /* logits from a few values */
+    bool ties;     /* logits from a few values */
+    uint32_t fill; /* rows at the end that are none */
 };
 static const struct moe_route_case moe_route_cases[] = {
-    {0, 16, 4, 1, 1, MOE_SIGMOID, true, true, 2.827f, false},
-    {1, 1, 1, 1, 1, MOE_SIGMOID, false, true, 1.0f, false},
-    {3, 384, 8, 1, 1, MOE_SIGMOID, true, true, 2.827f, false},
-    {64, 16, 4, 1, 1, MOE_SIGMOID, true, true, 2.827f, true},
-    {9, 256, 8, 8, 4, MOE_SIGMOID, true, true, 2.5f, false},
-    {9, 256, 8, 8, 4, MOE_SIGMOID, false, true, 2.5f, true},
-    {11, 64, 6, 1, 1, MOE_SOFTMAX, false, false, 1.0f, false},
-    {5, 65, 32, 1, 1, MOE_SOFTMAX, true, true, 16.0f, false},
-    {2, 1024, 32, 32, 32, MOE_SIGMOID, true, false, 1.0f, false},
+    {0, 16, 4, 1, 1, MOE_SIGMOID, true, true, 2.827f, false, 0},
+    {1, 1, 1, 1, 1, MOE_SIGMOID, false, true, 1.0f, false, 0},
+    {3, 384, 8, 1, 1, MOE_SIGMOID, true, true, 2.827f, false, 0},
+    {64, 16, 4, 1, 1, MOE_SIGMOID, true, true, 2.827f, true, 0},
+    {9, 256, 8, 8, 4, MOE_SIGMOID, true, true, 2.5f, false, 0},
+    {9, 256, 8, 8, 4, MOE_SIGMOID, false, true, 2.5f, true, 0},
+    {11, 64, 6, 1, 1, MOE_SOFTMAX, false, false, 1.0f, false, 0},
+    {5, 65, 32, 1, 1, MOE_SOFTMAX, true, true, 16.0f, false, 0},
+    {2, 1024, 32, 32, 32, MOE_SIGMOID, true, false, 1.0f, false, 0},
+    {8, 16, 4, 1, 1, MOE_SIGMOID, true, true, 2.827f, false, 3},
 };
 
 struct swiglu_case {

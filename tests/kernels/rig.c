@@ -333,6 +333,9 @@ void rig_kv_store(struct rig *rig, const struct kv_store_case *c, uint32_t threa
                          : c->dtype == KERNEL_BF16 ? RIG_BF16
                                                    : RIG_U32;
     size_t tok_bytes = kv_tok_bytes(c->dtype, c->latent_dim, c->rope_dim);
+    uint32_t *slot = permutation(rig, c->slots);
+    for (uint32_t t = c->rows - c->fill; t < c->rows; t++)
+        slot[t] = KV_SLOT_NONE;
     call->args.kv_store = (struct kv_store_args){
         .latent = latent,
         .latent_stride = latent_stride,
@@ -340,7 +343,7 @@ void rig_kv_store(struct rig *rig, const struct kv_store_case *c, uint32_t threa
         .rope_stride = rope_stride,
         .kv = add_output(rig, call, "kv", type, NULL, 1, c->slots, tok_bytes / type_bytes(type)),
         .kv_dtype = c->dtype,
-        .slot = permutation(rig, c->slots),
+        .slot = slot,
         .rows = c->rows,
         .latent_dim = c->latent_dim,
         .rope_dim = c->rope_dim,
@@ -583,12 +586,15 @@ void rig_moe_route(struct rig *rig, const struct moe_route_case *c, uint32_t thr
     float *bias = normals(rig, c->experts, 0.2f);
     for (uint32_t e = 0; e < c->experts && c->ties; e++)
         bias[e] = (float)rig_below(rig, 2);
+    uint32_t *row_count = rig_alloc(rig, sizeof *row_count);
+    *row_count = c->rows - c->fill;
     call->args.moe_route = (struct moe_route_args){
         .logits = logits,
         .bias = c->bias ? bias : NULL,
         .expert = add_output(rig, call, "expert", RIG_U32, NULL, 1, c->rows, c->topk),
         .weight = add_output(rig, call, "weight", RIG_F32, NULL, 1, c->rows, c->topk),
         .rows = c->rows,
+        .row_count = c->fill > 0 ? row_count : NULL,
         .experts = c->experts,
         .topk = c->topk,
         .groups = c->groups,

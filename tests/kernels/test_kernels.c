@@ -162,7 +162,12 @@ static void narrow_top_tokens(struct rig *rig, struct rig_call *call, uint32_t r
 }
 
 static void narrow_moe_route(struct rig *rig, struct rig_call *call, uint32_t row) {
-    (void)rig;
+    const uint32_t *row_count = call->args.moe_route.row_count;
+    if (row_count) {
+        uint32_t *left = rig_alloc(rig, sizeof *left);
+        *left = *row_count > row ? *row_count - row : 0;
+        call->args.moe_route.row_count = left;
+    }
     call->args.moe_route.logits += (size_t)row * call->args.moe_route.experts;
     call->args.moe_route.expert = call->output[0].data;
     call->args.moe_route.weight = call->output[1].data;

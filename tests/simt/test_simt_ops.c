@@ -58,11 +58,11 @@ static void test_op(void **state) {
     X(embed, {n, 40, 10, 10, 40, KERNEL_BF16})                                                     \
     X(rms_norm, {n, 256, n % 2 == 0, 3})                                                           \
     X(rope, {n, 3, 32, 5, 199990, n % 2 == 0})                                                     \
-    X(kv_store, {KERNEL_BF16, n, 128, 32, 70, 9, false})                                           \
+    X(kv_store, {KERNEL_BF16, n, 128, 32, 70, 9, false, 0})                                        \
     X(kv_move, {70, 320, n, n % 2 == 0})                                                           \
     X(gqa_block, {KERNEL_BF16, 2, 1, 16, 16, n % 3 * 20, n % 2 == 0, 1, {{50, 0, n}}})             \
     X(add, {33 * n})                                                                               \
-    X(moe_route, {n, 24, 4, 1, 1, MOE_SIGMOID, true, true, 2.827f, false})                         \
+    X(moe_route, {n, 24, 4, 1, 1, MOE_SIGMOID, true, true, 2.827f, false, 0})                      \
     X(swiglu, {n, 33, 2, 3})                                                                       \
     X(top_tokens, {n, 100, 0, 8, 4, LOGITS_NORMAL, 3})
 
