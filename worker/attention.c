@@ -17,8 +17,11 @@ static bool is_expanded(const struct model *model, const struct layer_weights *l
                         const struct mla_sequence *sequence);
 static void attend_expanded(const struct model *model, const struct layer_weights *layer,
                             const void *kv, const struct model_sequences *run);
+static void attend_by_runs(const struct model *model, const struct layer_weights *layer,
+                           const void *kv, const struct model_sequences *all);
 static void attend_absorbed(const struct model *model, const struct layer_weights *layer,
-                            const void *kv, const struct model_sequences *run);
+                            const void *kv, const struct model_sequences *run, uint32_t row_begin,
+                            uint32_t rows);
 static void inner_norm(const struct model *model, float *x, size_t stride, const float *weight,
                        uint32_t rows, uint32_t dim);
 static void rotate(const struct model *model, float *x, size_t row_stride,
@@ -33,21 +36,37 @@ static enum kernel_dtype attention_activation(const struct model *model, bool ta
 float *attention_forward(const struct model *model, const struct layer_weights *layer, void *kv,
                          const struct model_input *input) {
     struct scratch *s = model->scratch;
-    const struct model_sequences *all = &input->sequences;
     project_queries(model, layer, input);
     store_latents(model, layer, kv, input);
+    if (model->prefill_form == PREFILL_ABSORBED)
+        attend_absorbed(model, layer, kv, &input->sequences, 0, input->rows);
+    else
+        attend_by_runs(model, layer, kv, &input->sequences);
+    model_linear(model, s->o, &layer->o, s->delta, input->rows, model->segments, NULL);
+    return s->delta;
+}
+
+/* Neighbours of one form at a time. */
+static void attend_by_runs(const struct model *model, const struct layer_weights *layer,
+                           const void *kv, const struct model_sequences *all) {
     for (uint32_t i = 0, count; i < all->count; i += count) {
-        bool expanded = is_expanded(model, layer, &all->host[i]);
-        for (count = 1; i + count < all->count; count++)
-            if (is_expanded(model, layer, &all->host[i + count]) != expanded) break;
-        const struct model_sequences run = {&all->host[i], &all->sent[i], &all->of_ops[i], count};
+        const struct mla_sequence *first = &all->host[i];
+        bool expanded = is_expanded(model, layer, first);
+        uint32_t rows = first->row_count;
+        for (count = 1; i + count < all->count; count++) {
+            if (is_expanded(model, layer, &first[count]) != expanded) break;
+            rows += first[count].row_count;
+        }
+        struct model_sequences run = *all;
+        run.host = first;
+        run.sent = &all->sent[i];
+        run.of_ops = &all->of_ops[i];
+        run.count = count;
         if (expanded)
             attend_expanded(model, layer, kv, &run);
         else
-            attend_absorbed(model, layer, kv, &run);
+            attend_absorbed(model, layer, kv, &run, first->row_begin, rows);
     }
-    model_linear(model, s->o, &layer->o, s->delta, input->rows, model->segments, NULL);
-    return s->delta;
 }
 
 static struct mla_expanded_args expanded_args(const struct model *model,
@@ -75,8 +94,7 @@ static struct mla_expanded_args expanded_args(const struct model *model,
 
 static bool is_expanded(const struct model *model, const struct layer_weights *layer,
                         const struct mla_sequence *sequence) {
-    if (model->prefill_form == PREFILL_ABSORBED || sequence->ancestors) return false;
-    if (!model->backend->mla_expanded) return false;
+    if (sequence->ancestors || !model->backend->mla_expanded) return false;
     struct mla_expanded_args args = expanded_args(model, layer, NULL);
     return args.nope_dim % 2 == 0 && mla_expanded_pays(&args, sequence);
 }
@@ -91,21 +109,20 @@ static void attend_expanded(const struct model *model, const struct layer_weight
 }
 
 static void attend_absorbed(const struct model *model, const struct layer_weights *layer,
-                            const void *kv, const struct model_sequences *run) {
+                            const void *kv, const struct model_sequences *run, uint32_t row_begin,
+                            uint32_t rows) {
     const struct model_spec *spec = &model->weights->spec;
     struct scratch *s = model->scratch;
-    const struct mla_sequence *last = &run->host[run->count - 1];
-    const uint32_t heads = model->weights->heads, begin = run->host->row_begin;
-    const uint32_t rows = last->row_begin + last->row_count - begin;
+    const uint32_t heads = model->weights->heads;
     const size_t query_dim = spec->nope_dim + spec->rope_dim;
     const size_t latent_stride = (size_t)heads * spec->kv_rank;
     const size_t value_stride = (size_t)heads * spec->value_dim;
     model->backend->linear(
-        &(struct linear_args){.x = s->q + begin * heads * query_dim,
+        &(struct linear_args){.x = s->q + row_begin * heads * query_dim,
                               .x_stride = heads * query_dim,
                               .x_batch_stride = query_dim,
                               .weight = layer->w_uk,
-                              .y = s->q_latent + begin * latent_stride,
+                              .y = s->q_latent + row_begin * latent_stride,
                               .y_stride = latent_stride,
                               .y_batch_stride = spec->kv_rank,
                               .rows = rows,
@@ -115,11 +132,11 @@ static void attend_absorbed(const struct model *model, const struct layer_weight
         model->ctx);
     attention_attend(model, kv, run);
     model->backend->linear(
-        &(struct linear_args){.x = s->o_latent + begin * latent_stride,
+        &(struct linear_args){.x = s->o_latent + row_begin * latent_stride,
                               .x_stride = latent_stride,
                               .x_batch_stride = spec->kv_rank,
                               .weight = layer->w_uv,
-                              .y = s->o + begin * value_stride,
+                              .y = s->o + row_begin * value_stride,
                               .y_stride = value_stride,
                               .y_batch_stride = spec->value_dim,
                               .rows = rows,
@@ -137,13 +154,6 @@ void attention_attend(const struct model *model, const void *kv,
     const size_t query_dim = spec->nope_dim + spec->rope_dim;
     const bool whole_vectors = spec->kv_rank % 32 == 0 && spec->rope_dim % 32 == 0;
     const enum kernel_dtype activation = attention_activation(model, whole_vectors);
-    uint32_t rows_max = 0, positions_max = 0;
-    for (uint32_t i = 0; i < sequences->count; i++) {
-        const struct mla_sequence *sequence = &sequences->host[i];
-        uint32_t positions = sequence->committed + sequence->row_count;
-        if (sequence->row_count > rows_max) rows_max = sequence->row_count;
-        if (positions > positions_max) positions_max = positions;
-    }
     model->backend->mla_tree(&(struct mla_tree_args){.q_latent = s->q_latent,
                                                      .q_rope = s->q + spec->nope_dim,
                                                      .q_rope_row_stride = heads * query_dim,
@@ -159,8 +169,8 @@ void attention_attend(const struct model *model, const void *kv,
                                                      .page_tok = model->page_tok,
                                                      .scale = model->softmax_scale,
                                                      .activation = activation,
-                                                     .rows_max = rows_max,
-                                                     .positions_max = positions_max},
+                                                     .rows_max = sequences->rows_max,
+                                                     .positions_max = sequences->positions_max},
                              model->ctx);
 }
 

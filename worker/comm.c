@@ -43,6 +43,11 @@ enum status comm_wait(struct comm *comm, struct error *err) {
     return comm->kind->wait ? comm->kind->wait(comm, err) : STATUS_OK;
 }
 
+enum status comm_replay(struct comm *comm, uint64_t operations, struct error *err) {
+    atomic_fetch_add_explicit(&comm->sequence, operations, memory_order_relaxed);
+    return comm->kind->check ? comm->kind->check(comm, err) : STATUS_OK;
+}
+
 uint32_t comm_rank(const struct comm *comm) {
     return comm->rank;
 }

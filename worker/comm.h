@@ -48,7 +48,8 @@ enum status comm_join(const struct comm_kind *kind, const struct comm_key *key, 
                       const _Atomic bool *cancel, struct comm **comm_out,
                       struct error *err) MUST_USE;
 
-/* Ends it for the others too: what has not ended by then gives them UNAVAILABLE. */
+/* Ends it for the others too: what has not ended by then gives them UNAVAILABLE. Graphs that hold
+ * its operations are dropped before: NCCL waits for that. */
 void comm_close(struct comm **comm);
 
 /* Where data is device memory, collectives that follow are work of this stream, each, and each
@@ -58,6 +59,10 @@ void comm_use(struct comm *comm, void *stream, uint32_t wait_ms);
 /* Returns when all that the stream was told is done; at once where there is none. ABORTED,
  * DEADLINE_EXCEEDED, UNAVAILABLE where a peer is gone, INTERNAL where this device failed. */
 enum status comm_wait(struct comm *comm, struct error *err) MUST_USE;
+
+/* Operations that were captured with the stream's other work (device.h) are about to be done again,
+ * so many. Errors: those of comm_wait, where the communicator is broken. */
+enum status comm_replay(struct comm *comm, uint64_t operations, struct error *err) MUST_USE;
 
 uint32_t comm_rank(const struct comm *comm);
 uint32_t comm_size(const struct comm *comm);

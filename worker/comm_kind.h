@@ -28,6 +28,7 @@ struct comm_kind {
     void (*close)(struct comm *comm);
     void (*use)(struct comm *comm, void *stream, uint32_t wait_ms); /* NULL: there is no stream */
     enum status (*wait)(struct comm *comm, struct error *err);      /* likewise */
+    enum status (*check)(struct comm *comm, struct error *err);     /* likewise: is it broken */
     enum status (*all_reduce)(struct comm *comm, float *data, size_t count, struct error *err);
     enum status (*all_gather)(struct comm *comm, const void *mine, size_t bytes, void *out,
                               struct error *err);

@@ -3,7 +3,7 @@
  *
  *     compute thread                         watchdog                    control thread
  *       begin: what, until when ─────────▶   too late? NCCL failed?
- *       the call, or the wait   ◀─ abort ──  break                ◀────  comm_abort
+ *       the call, or the wait   ◀─ abort ──  broken?              ◀────  comm_abort
  *       end: ended, or why not
  */
 #include "comm_nccl.h"
@@ -66,25 +66,26 @@ static struct timespec timespec_in(clockid_t clock, uint64_t ms) {
     return (struct timespec){.tv_sec = at.tv_sec + ns / NS_PER_S, .tv_nsec = ns % NS_PER_S};
 }
 
-/* Its handle is aborted once. A call that hangs in NCCL returns by this; none begins behind it. */
+/* Its handle is aborted once, by the watchdog: NCCL does not come back from that before graphs
+ * which hold its work are gone, and who drops those must not wait for it. A call that hangs in NCCL
+ * returns by this; none begins behind it. */
 static void abort_nccl(struct nccl *comm) {
     struct timespec until = timespec_in(CLOCK_REALTIME, CALL_MS);
     bool locked = pthread_mutex_timedlock(&comm->call_lock, &until) == 0;
     ncclComm_t nccl = atomic_exchange(&comm->nccl, NULL);
-    if (nccl) ncclCommAbort(nccl); /* what it returns changes nothing: the handle is gone */
     if (locked) pthread_mutex_unlock(&comm->call_lock);
+    if (nccl) ncclCommAbort(nccl); /* what it returns changes nothing: the handle is gone */
 }
 
 /* The first fault is the one that is told. */
 static void break_comm(struct nccl *comm, enum fault fault, int code) {
     pthread_mutex_lock(&comm->lock);
-    bool first = comm->fault == FAULT_NONE;
-    if (first) {
+    if (comm->fault == FAULT_NONE) {
         comm->fault = fault;
         comm->code = code;
     }
+    pthread_cond_broadcast(&comm->changed);
     pthread_mutex_unlock(&comm->lock);
-    if (first) abort_nccl(comm);
 }
 
 static enum status status_of(ncclResult_t result) {
@@ -153,7 +154,14 @@ static ncclResult_t look_at_nccl(struct nccl *comm) {
 static void *watch(void *user) {
     struct nccl *comm = user;
     pthread_mutex_lock(&comm->lock);
-    while (!comm->ending) {
+    for (;;) {
+        if (comm->fault != FAULT_NONE && atomic_load(&comm->nccl)) {
+            pthread_mutex_unlock(&comm->lock);
+            abort_nccl(comm);
+            pthread_mutex_lock(&comm->lock);
+            continue;
+        }
+        if (comm->ending) break;
         if (!comm->doing || comm->fault != FAULT_NONE) {
             pthread_cond_wait(&comm->changed, &comm->lock);
             continue;
@@ -232,6 +240,10 @@ static enum status wait_for_stream(struct comm *base, struct error *err) {
     if (result != ncclSuccess && result != ncclInProgress)
         break_comm(comm, FAULT_NCCL, (int)result);
     return tell_fault(comm, doing, err);
+}
+
+static enum status check(struct comm *base, struct error *err) {
+    return tell_fault((struct nccl *)base, "the step", err);
 }
 
 static enum status all_reduce(struct comm *base, float *data, size_t count, struct error *err) {
@@ -388,7 +400,6 @@ static enum status join(const struct comm_key *key, uint32_t rank, uint32_t size
 static void leave(struct comm *base) {
     struct nccl *closed = (struct nccl *)base;
     break_off(base);
-    abort_nccl(closed); /* also where it was made after the fault */
     if (base->size > 1) {
         pthread_mutex_lock(&closed->lock);
         closed->ending = true;
@@ -415,6 +426,7 @@ const struct comm_kind comm_nccl = {
     .close = leave,
     .use = use,
     .wait = wait_for_stream,
+    .check = check,
     .all_reduce = all_reduce,
     .all_gather = all_gather,
     .broadcast = broadcast,

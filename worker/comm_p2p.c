@@ -139,6 +139,12 @@ static enum status wait_for_stream(struct comm *base, struct error *err) {
     return error_set(err, status, "%s", of_nccl.text);
 }
 
+static enum status check(struct comm *base, struct error *err) {
+    struct p2p *p2p = p2p_of(base);
+    enum status status = tell(p2p, "the step", err);
+    return status == STATUS_OK ? p2p->nccl->kind->check(p2p->nccl, err) : status;
+}
+
 /* ============================== meeting ======================================================= */
 
 /* mine, of every rank, to all: in pinned->parcel. */
@@ -436,6 +442,7 @@ const struct comm_kind comm_p2p = {
     .close = leave,
     .use = use,
     .wait = wait_for_stream,
+    .check = check,
     .all_reduce = all_reduce,
     .all_gather = all_gather,
     .broadcast = broadcast,

@@ -361,6 +361,7 @@ static void do_form(struct compute *compute, const struct control_group *group) 
         if (compute->welcome.self_test)
             status = engine_test_group(compute->engine, &compute->self_test, &err);
     }
+    if (status == STATUS_OK) status = engine_capture_steps(compute->engine, &err);
     if (status != STATUS_OK) {
         fail_group(compute, group->generation, 0, &err);
         return;

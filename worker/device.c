@@ -79,6 +79,25 @@ enum status device_send(struct device *device, struct error *err) {
     return device ? device->ops->send(device, err) : STATUS_OK;
 }
 
+enum status device_begin_capture(struct device *device, struct error *err) {
+    return device->ops->begin_capture(device, err);
+}
+
+enum status device_end_capture(struct device *device, struct device_graph **graph_out,
+                               struct error *err) {
+    *graph_out = NULL;
+    return device->ops->end_capture(device, graph_out, err);
+}
+
+enum status device_replay(struct device *device, struct device_graph *graph, struct error *err) {
+    return device->ops->replay(graph, err);
+}
+
+void device_drop(struct device *device, struct device_graph **graph) {
+    if (*graph) device->ops->drop(*graph);
+    *graph = NULL;
+}
+
 void *device_fill(struct device *device, void *array, size_t bytes) {
     return device ? malloc(bytes) : array;
 }

@@ -8,7 +8,9 @@
  *                    into the input   in one copy             into pinned memory
  *
  * Ops are work of the device's stream, and so are the copies: in the order of the calls, each
- * begun, not ended, when its call returns. Thread: the compute thread, except where it says so. */
+ * begun, not ended, when its call returns. What is put first in a step lies at the same place in
+ * every step, so that ops that were captured find it. Thread: the compute thread, except where it
+ * says so. */
 #ifndef ESPALIER_DEVICE_H
 #define ESPALIER_DEVICE_H
 
@@ -21,6 +23,7 @@
 
 struct backend;
 struct comm_kind;
+struct device_graph;
 struct device_region;
 struct drafter_weights;
 struct weights;
@@ -77,6 +80,11 @@ struct device_ops {
     enum status (*get)(struct device *device, void *pinned, const void *from, size_t bytes,
                        struct error *err);
     enum status (*wait)(struct device *device, struct error *err);
+    enum status (*begin_capture)(struct device *device, struct error *err);
+    enum status (*end_capture)(struct device *device, struct device_graph **graph_out,
+                               struct error *err);
+    enum status (*replay)(struct device_graph *graph, struct error *err);
+    void (*drop)(struct device_graph *graph);
     enum status (*clear)(struct device *device, void *memory, size_t bytes, struct error *err);
     enum status (*copy)(struct device *device, void *to, const void *from, size_t bytes,
                         struct error *err);
@@ -151,6 +159,22 @@ const void *device_put(struct device *device, const void *data, size_t bytes);
 void *device_room(struct device *device, size_t bytes, const void **there_out);
 
 enum status device_send(struct device *device, struct error *err) MUST_USE;
+
+/* ---- work that is captured once, and replayed ------------------------------------------------ */
+
+/* What the stream is told from now on is kept and not done. Nothing in it may wait, nor copy from
+ * or to memory of the host that is not pinned. Not for the host. */
+enum status device_begin_capture(struct device *device, struct error *err) MUST_USE;
+
+/* A graph of it, with all the device's memory that replays need. NULL where it fails: what was kept
+ * is forgotten. */
+enum status device_end_capture(struct device *device, struct device_graph **graph_out,
+                               struct error *err) MUST_USE;
+
+/* All of it, with the arguments that it was told with. */
+enum status device_replay(struct device *device, struct device_graph *graph,
+                          struct error *err) MUST_USE;
+void device_drop(struct device *device, struct device_graph **graph); /* when all work is done */
 
 /* ---- looking, between steps ------------------------------------------------------------------ */
 

@@ -6,6 +6,7 @@
 
 #include "base/check.h"
 #include "base/clock.h"
+#include "base/log.h"
 #include "cpus.h"
 #include "device.h"
 #include "drafter.h"
@@ -14,6 +15,7 @@
 #include "model.h"
 #include "penalties.h"
 #include "sampler.h"
+#include "step_graph.h"
 #include "team.h"
 
 /* What a device is waited for: the coordinator's patience is shorter, and ends the generation. */
@@ -30,7 +32,9 @@ struct engine {
     struct penalties *penalties;
     struct step *step;
     struct sampler *sampler;
-    struct drafter *drafter; /* NULL without options.drafter */
+    struct drafter *drafter;    /* NULL without options.drafter */
+    struct step_graphs *graphs; /* NULL without a device */
+    uint64_t graph_bytes;       /* that they took of it */
     double *inv_freq;
     struct model model;
     struct device_bounds bounds; /* of steps */
@@ -49,6 +53,7 @@ static enum status check_options(const struct weights *weights,
 static enum status create_parts(struct engine *engine, struct error *err);
 static enum status create_drafter(struct engine *engine, struct error *err);
 static void make_model(struct engine *engine);
+static void leave_group(struct engine *engine);
 static enum status run_step(struct engine *engine, const struct step_plan *plan,
                             struct step_result *result_out, struct error *err);
 static enum status go_on(struct engine *engine, const struct step_plan *plan,
@@ -86,9 +91,10 @@ enum status engine_create(const struct weights *weights, const struct engine_opt
 
 void engine_destroy(struct engine **engine) {
     if (!*engine) return;
-    comm_close(&(*engine)->comm);
+    leave_group(*engine);
     drafter_destroy(&(*engine)->drafter);
     sampler_destroy(&(*engine)->sampler);
+    step_graphs_destroy(&(*engine)->graphs, (*engine)->model.device);
     step_destroy(&(*engine)->step);
     penalties_destroy(&(*engine)->penalties);
     kv_shadow_destroy(&(*engine)->shadow);
@@ -101,11 +107,23 @@ void engine_destroy(struct engine **engine) {
     *engine = NULL;
 }
 
+/* On a device first nothing may wait for a peer any more, then what holds the communicator's work
+ * goes, then it. */
+static void leave_group(struct engine *engine) {
+    if (engine->comm && engine->graphs) {
+        comm_abort(engine->comm);
+        step_graphs_drop(engine->graphs, engine->model.device);
+    }
+    pthread_mutex_lock(&engine->lock);
+    comm_close(&engine->comm);
+    pthread_mutex_unlock(&engine->lock);
+}
+
 void engine_set_group(struct engine *engine, uint64_t generation, struct comm *comm) {
     if (comm)
         CHECK(comm_size(comm) == engine->weights->tp && comm_rank(comm) == engine->weights->rank);
+    leave_group(engine);
     pthread_mutex_lock(&engine->lock);
-    comm_close(&engine->comm);
     engine->comm = comm;
     engine->progress = (struct engine_progress){
         .generation = generation, .collective_ns = engine->numbers.all_reduce_times.sum_ns};
@@ -167,6 +185,7 @@ struct engine_memory engine_memory(const struct engine *engine) {
     struct engine_memory memory = {
         .kv = engine->kv, .scratch = &engine->scratch, .drafter = engine->drafter};
     memory.page_tables = step_page_tables(engine->step, &memory.page_tables_bytes);
+    memory.graph_bytes = engine->graph_bytes;
     if (engine->comm) memory.comm = comm_memory(engine->comm, &memory.comm_bytes);
     return memory;
 }
@@ -232,6 +251,13 @@ struct device_bounds engine_bounds(const struct engine_options *options) {
     };
 }
 
+/* A look's page table is one of the whole pool, a step's are not. */
+static struct device_bounds step_bounds(const struct engine *engine) {
+    struct device_bounds steps = engine->bounds;
+    steps.positions_max = engine->options.context_len + TREE_ROWS_MAX;
+    return steps;
+}
+
 #define INPUT_SLACK (4 * DEVICE_INPUT_ALIGN) /* copies and moves are two puts more */
 
 static enum status create_scratch(struct engine *engine, struct error *err) {
@@ -251,9 +277,7 @@ static enum status create_scratch(struct engine *engine, struct error *err) {
         status = scratch_init_on(&engine->scratch, device, engine->weights, options->max_rows,
                                  workspace_bytes, err);
     if (status != STATUS_OK) return status;
-    /* Of a look, one page table of the whole pool. */
-    struct device_bounds steps = *bounds;
-    steps.positions_max = options->context_len + TREE_ROWS_MAX;
+    const struct device_bounds steps = step_bounds(engine);
     size_t bytes = model_input_bytes(&engine->weights->spec, &steps, options->page_tok) +
                    options->page_cap * sizeof(uint32_t) +
                    sampler_input_bytes(engine->weights->spec.vocab, bounds) +
@@ -307,6 +331,10 @@ static enum status create_parts(struct engine *engine, struct error *err) {
                                                         .rows_max = options->max_rows},
                                 engine->penalties, &engine->sampler, err);
     if (status == STATUS_OK && options->drafter) status = create_drafter(engine, err);
+    if (status == STATUS_OK && options->device) {
+        struct device_bounds bounds = step_bounds(engine);
+        status = step_graphs_create(&bounds, &engine->graphs, err);
+    }
     return status;
 }
 
@@ -363,6 +391,33 @@ static void make_model(struct engine *engine) {
 
 /* ============================== stepping ====================================================== */
 
+/* NULL: the step is launched op by op. What tests look at between ops is not in a graph. */
+static const struct step_graph *find_graph(const struct engine *engine,
+                                           const struct step_plan *plan) {
+    bool watched = engine->capture || engine->model.capture;
+    return engine->graphs && !watched ? step_graphs_find(engine->graphs, plan) : NULL;
+}
+
+/* Copies of pages, then the rows. *sequences_out: as they were put. *head_rows_out: of so many
+ * there are logits already. */
+static enum status forward(struct engine *engine, const struct step_plan *plan,
+                           const struct step_batch *batch, struct model_sequences *sequences_out,
+                           uint32_t *head_rows_out, struct error *err) {
+    const struct model *model = &engine->model;
+    const struct step_graph *graph = find_graph(engine, plan);
+    const struct model_shape shape = graph ? *step_graph_shape(graph) : model_shape_of(batch);
+    device_begin(model->device);
+    const struct model_input input = model_put(model, batch, &shape);
+    const struct kv_page_copy *copies = put_copies(engine, batch->copy, batch->copy_count);
+    enum status status = device_send(model->device, err);
+    if (status != STATUS_OK) return status;
+    if (batch->copy_count > 0) copy_pages(engine, batch->copy, copies, batch->copy_count);
+    *sequences_out = input.sequences;
+    *head_rows_out = graph ? shape.rows : 0;
+    if (graph) return step_graph_run(graph, model, &input, engine->comm, err);
+    return batch->rows > 0 ? model_forward(model, &input, engine->comm, err) : STATUS_OK;
+}
+
 static enum status run_step(struct engine *engine, const struct step_plan *plan,
                             struct step_result *result_out, struct error *err) {
     struct comm *comm = engine->comm;
@@ -372,21 +427,18 @@ static enum status run_step(struct engine *engine, const struct step_plan *plan,
     enum status status = step_check(engine->step, plan, err);
     if (status == STATUS_OK) status = step_begin(engine->step, plan, &batch, err);
     if (status != STATUS_OK) return status;
-    device_begin(engine->model.device);
-    const struct model_input input = model_put(&engine->model, batch);
-    const struct kv_page_copy *copies = put_copies(engine, batch->copy, batch->copy_count);
-    status = device_send(engine->model.device, err);
-    if (status != STATUS_OK) return status;
-    if (batch->copy_count > 0) copy_pages(engine, batch->copy, copies, batch->copy_count);
-    if (batch->rows > 0) status = model_forward(&engine->model, &input, comm, err);
+    struct model_sequences sequences;
+    uint32_t head_rows = 0;
+    status = forward(engine, plan, batch, &sequences, &head_rows, err);
     if (status == STATUS_OK && engine->capture)
         status = sampler_logits(&engine->model, batch->rows, comm, engine->capture, err);
     if (status == STATUS_OK)
-        status = sampler_draw(engine->sampler, &engine->model, plan, batch, comm, result_out, err);
+        status = sampler_draw(engine->sampler, &engine->model, plan, batch, head_rows, comm,
+                              result_out, err);
     if (status != STATUS_OK) return status;
     const struct step_final *final = step_commit(engine->step, plan, result_out);
     result_out->state_hash = final->state_hash;
-    return go_on(engine, plan, &input.sequences, final, result_out, err);
+    return go_on(engine, plan, &sequences, final, result_out, err);
 }
 
 static enum status draft(struct engine *engine, const struct step_plan *plan,
@@ -494,6 +546,22 @@ enum status engine_test_group(struct engine *engine, struct self_test_progress *
                                               engine->comm, err);
     progress->rung = SELF_TEST_NONE;
     return status;
+}
+
+enum status engine_capture_steps(struct engine *engine, struct error *err) {
+    if (!engine->graphs) return STATUS_OK;
+    uint64_t before, after, total;
+    struct device *device = engine->model.device;
+    int64_t begin_ns = clock_now_ns();
+    device->ops->memory_left(device, &before, &total);
+    enum status status = step_graphs_capture(engine->graphs, &engine->model, engine->comm, err);
+    if (status != STATUS_OK) return status;
+    device->ops->memory_left(device, &after, &total);
+    engine->graph_bytes = before > after ? before - after : 0;
+    log_info("graphs", "count=%u bytes=%" PRIu64 " elapsed_ms=%" PRId64,
+             step_graphs_count(engine->graphs), engine->graph_bytes,
+             (clock_now_ns() - begin_ns) / NS_PER_MS);
+    return STATUS_OK;
 }
 
 enum status engine_examine(struct engine *engine, const struct control_examine *order,

@@ -78,6 +78,10 @@ enum status engine_self_test(struct engine *engine, struct self_test_progress *p
 enum status engine_test_group(struct engine *engine, struct self_test_progress *progress,
                               struct error *err) MUST_USE;
 
+/* Capture the steps of few rows, once the group has been joined, so that they are replayed from
+ * then on: nothing on the CPU. All ranks do it, and without it every step is launched op by op. */
+enum status engine_capture_steps(struct engine *engine, struct error *err) MUST_USE;
+
 /* Look at what pages hold, between two steps (inspection.h). *report_out points into memory that
  * the caller frees: *hash_out, never NULL unless it failed. */
 enum status engine_examine(struct engine *engine, const struct control_examine *order,
@@ -85,7 +89,7 @@ enum status engine_examine(struct engine *engine, const struct control_examine *
                            struct error *err) MUST_USE;
 
 /* Tests and tools: also leave the logits of every row of the plan, [row_count, vocab], in the
- * caller's buffer; NULL to stop. */
+ * caller's buffer; NULL to stop. Steps are not replayed meanwhile, so all ranks do it. */
 void engine_capture_logits(struct engine *engine, float *logits);
 
 /* Likewise the residual stream after every layer, [layers, row_count, D]. */
@@ -114,6 +118,7 @@ struct engine_memory {
     const struct drafter *drafter;  /* NULL: none */
     const void *page_tables, *comm; /* comm: NULL where there is no group, or one of one */
     size_t page_tables_bytes, comm_bytes;
+    uint64_t graph_bytes; /* of the device; nobody says where */
 };
 struct engine_memory engine_memory(const struct engine *engine);
 

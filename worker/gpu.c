@@ -1,5 +1,6 @@
-/* The input of steps lies twice, in pinned memory and on the device, and each in two halves: while
- * the host fills one, the device may still read the other.
+/* The input of steps lies in pinned memory in two halves: while the host fills one, the other may
+ * still be copied. On the device it lies once, so that captured ops find it where it was: copies
+ * are work of the stream, behind the ops of the step before.
  *
  *     pinned   | half 0: at ─▶ ........ | half 1: sent ... at ─▶ .. |
  *                                              └── send: one copy ──▶ device
@@ -19,8 +20,9 @@ struct gpu {
     struct device_cuda *cuda;
     struct device_cuda_facts facts;
     int ordinal;
-    uint8_t *pinned, *there; /* of the input */
-    size_t half_bytes;
+    uint8_t *pinned; /* [2, input_bytes] */
+    uint8_t *there;  /* [input_bytes] on the device */
+    size_t input_bytes;
     size_t at, sent; /* in the half that is being filled */
     uint32_t half;
     cudaEvent_t copied[2]; /* of each half, what was put last */
@@ -29,6 +31,11 @@ struct gpu {
 struct device_stage {
     cudaStream_t stream;
     uint8_t *memory;
+};
+
+struct device_graph {
+    cudaGraphExec_t exec;
+    cudaStream_t stream;
 };
 
 static cudaStream_t stream_of(const struct device *device) {
@@ -122,16 +129,16 @@ static enum status stage_send(struct device_stage *stage, size_t from, size_t by
 
 static enum status reserve_input(struct device *device, size_t bytes, struct error *err) {
     struct gpu *gpu = (struct gpu *)device;
-    if (bytes <= gpu->half_bytes) return STATUS_OK;
+    if (bytes <= gpu->input_bytes) return STATUS_OK;
     device_unpin(device, gpu->pinned);
     device_give(device, gpu->there);
     gpu->pinned = gpu->there = NULL;
-    gpu->half_bytes = 0;
+    gpu->input_bytes = 0;
     bytes = (bytes + DEVICE_INPUT_ALIGN - 1) / DEVICE_INPUT_ALIGN * DEVICE_INPUT_ALIGN;
     enum status status = pin(device, 2 * bytes, (void **)&gpu->pinned, err);
     if (status == STATUS_OK)
-        status = take(device, 2 * bytes, "the input of steps", (void **)&gpu->there, err);
-    if (status == STATUS_OK) gpu->half_bytes = bytes;
+        status = take(device, bytes, "the input of steps", (void **)&gpu->there, err);
+    if (status == STATUS_OK) gpu->input_bytes = bytes;
     return status;
 }
 
@@ -144,19 +151,20 @@ static void begin(struct device *device) {
 
 static void *room(struct device *device, size_t bytes, const void **there_out) {
     struct gpu *gpu = (struct gpu *)device;
-    size_t at = gpu->half * gpu->half_bytes + gpu->at;
+    size_t at = gpu->at;
     gpu->at += (bytes + DEVICE_INPUT_ALIGN - 1) / DEVICE_INPUT_ALIGN * DEVICE_INPUT_ALIGN;
-    CHECK(gpu->at <= gpu->half_bytes); /* the engine reserves the most a step puts */
+    CHECK(gpu->at <= gpu->input_bytes); /* the engine reserves the most a step puts */
     *there_out = gpu->there + at;
-    return gpu->pinned + at;
+    return gpu->pinned + gpu->half * gpu->input_bytes + at;
 }
 
 static enum status send(struct device *device, struct error *err) {
     struct gpu *gpu = (struct gpu *)device;
-    size_t begin_at = gpu->half * gpu->half_bytes + gpu->sent, bytes = gpu->at - gpu->sent;
+    size_t bytes = gpu->at - gpu->sent;
+    const uint8_t *from = gpu->pinned + gpu->half * gpu->input_bytes + gpu->sent;
     if (bytes == 0) return STATUS_OK;
-    cudaError_t error = cudaMemcpyAsync(gpu->there + begin_at, gpu->pinned + begin_at, bytes,
-                                        cudaMemcpyHostToDevice, stream_of(device));
+    cudaError_t error = cudaMemcpyAsync(gpu->there + gpu->sent, from, bytes, cudaMemcpyHostToDevice,
+                                        stream_of(device));
     if (error == cudaSuccess) error = cudaEventRecord(gpu->copied[gpu->half], stream_of(device));
     gpu->sent = gpu->at;
     return device_cuda_status(error, "uploading the input of a step", err);
@@ -191,6 +199,51 @@ static enum status copy_rows(struct device *device, const struct device_rows *ro
                                                 rows->from_stride, rows->bytes, rows->count,
                                                 cudaMemcpyDeviceToDevice, stream_of(device)),
                               "copying on the GPU", err);
+}
+
+/* ============================== graphs ======================================================== */
+
+static enum status begin_capture(struct device *device, struct error *err) {
+    return device_cuda_status(
+        cudaStreamBeginCapture(stream_of(device), cudaStreamCaptureModeThreadLocal),
+        "beginning to capture a step", err);
+}
+
+static void drop(struct device_graph *graph) {
+    (void)cudaStreamSynchronize(graph->stream); /* a dead device uses nothing */
+    (void)cudaGraphExecDestroy(graph->exec);
+    free(graph);
+}
+
+/* Uploaded at once: what a first launch would take, it has. */
+static cudaError_t instantiate(cudaGraph_t captured, struct device_graph *graph) {
+    cudaError_t error = cudaGraphInstantiate(&graph->exec, captured, 0);
+    if (error != cudaSuccess) return error;
+    error = cudaGraphUpload(graph->exec, graph->stream);
+    if (error != cudaSuccess) (void)cudaGraphExecDestroy(graph->exec);
+    return error;
+}
+
+static enum status end_capture(struct device *device, struct device_graph **graph_out,
+                               struct error *err) {
+    cudaGraph_t captured = NULL;
+    cudaError_t error = cudaStreamEndCapture(stream_of(device), &captured);
+    if (error != cudaSuccess) return device_cuda_status(error, "capturing a step", err);
+    struct device_graph *graph = calloc(1, sizeof *graph);
+    CHECK(graph);
+    graph->stream = stream_of(device);
+    error = instantiate(captured, graph);
+    (void)cudaGraphDestroy(captured);
+    if (error == cudaSuccess)
+        *graph_out = graph;
+    else
+        free(graph);
+    return device_cuda_status(error, "a graph of a captured step", err);
+}
+
+static enum status replay(struct device_graph *graph, struct error *err) {
+    return device_cuda_status(cudaGraphLaunch(graph->exec, graph->stream),
+                              "launching a captured step", err);
 }
 
 /* ============================== life ========================================================== */
@@ -228,6 +281,10 @@ static const struct device_ops gpu_ops = {
     .send = send,
     .get = get,
     .wait = wait_for_all,
+    .begin_capture = begin_capture,
+    .end_capture = end_capture,
+    .replay = replay,
+    .drop = drop,
     .clear = clear,
     .copy = copy,
     .copy_rows = copy_rows,

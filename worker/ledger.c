@@ -242,6 +242,13 @@ static void add_scratch(struct ledger *ledger, const void *scratch, size_t bytes
     ledger->measured[MEMORY_ACTIVATIONS] += resident(ledger, scratch, bytes) - part;
 }
 
+/* Nothing predicts them: the plan has what they took. */
+static void keep_graphs(struct ledger *ledger, uint64_t bytes) {
+    ledger->plan.other_bytes += bytes - ledger->plan.line[MEMORY_GRAPHS];
+    ledger->plan.line[MEMORY_GRAPHS] = ledger->measured[MEMORY_GRAPHS] = bytes;
+    ledger->request.graph_bytes = bytes;
+}
+
 static void add_engine(struct ledger *ledger, const struct engine *engine) {
     struct engine_memory memory = engine_memory(engine);
     add_pool(ledger, MEMORY_KV_TARGET, memory.kv, ledger->request.spec->layers);
@@ -250,6 +257,7 @@ static void add_engine(struct ledger *ledger, const struct engine *engine) {
     add_scratch(ledger, memory.scratch->memory, memory.scratch->bytes, memory.scratch->workspace,
                 memory.scratch->workspace_bytes);
     add(ledger, MEMORY_COMM, memory.comm, memory.comm_bytes);
+    keep_graphs(ledger, memory.graph_bytes);
     if (!memory.drafter) return;
     struct drafter_memory draft = drafter_memory(memory.drafter);
     add_pool(ledger, MEMORY_KV_DRAFT, draft.kv, ledger->request.draft->layers);

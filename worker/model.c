@@ -1,5 +1,7 @@
 #include "model.h"
 
+#include <string.h>
+
 #include "attention.h"
 #include "drafter.h"
 #include "moe.h"
@@ -7,28 +9,40 @@
 static enum status add_sum(const struct model *model, float *share, uint32_t rows,
                            struct comm *comm, struct error *err);
 
-struct model_input model_put(const struct model *model, const struct step_batch *batch) {
-    const struct model_spec *spec = &model->weights->spec;
-    const size_t rows = batch->rows;
-    float *angles = model->scratch->cos_sin;
-    struct model_input input = {.rows = batch->rows, .cos_sin = angles};
-    if (model->device && rows > 0)
-        angles = device_room(model->device, rows * spec->rope_dim * sizeof(float),
-                             (const void **)&input.cos_sin);
-    rope_angles(angles, batch->position, batch->rows, model->inv_freq, spec->rope_dim);
-    input.token = device_put(model->device, batch->token, rows * sizeof *batch->token);
-    input.kv_slot = device_put(model->device, batch->kv_slot, rows * sizeof *batch->kv_slot);
-    input.sequences = model_put_sequences(model, batch->sequence, batch->sequence_count);
-    return input;
+struct model_shape model_shape_of(const struct step_batch *batch) {
+    struct model_shape shape = {.rows = batch->rows, .sequences = batch->sequence_count};
+    for (uint32_t i = 0; i < batch->sequence_count; i++) {
+        const struct mla_sequence *sequence = &batch->sequence[i];
+        shape.rows_max = max_u32(shape.rows_max, sequence->row_count);
+        shape.positions_max = max_u32(shape.positions_max,
+                                      sequence->committed + sequence->row_count);
+    }
+    return shape;
 }
 
-struct model_sequences model_put_sequences(const struct model *model,
-                                           const struct mla_sequence *sequence, uint32_t count) {
-    struct model_sequences put = {
-        .host = sequence, .sent = sequence, .of_ops = sequence, .count = count};
-    if (!model->device || count == 0) return put;
-    struct mla_sequence *there = device_room(model->device, count * sizeof *there,
+/* count words, and behind them room for `all`, filled with ones: no token, and no slot. */
+static const uint32_t *put_words(const struct model *model, const uint32_t *word, uint32_t count,
+                                 uint32_t all) {
+    const void *there;
+    uint32_t *here = device_room(model->device, all * sizeof *here, &there);
+    if (count > 0) memcpy(here, word, count * sizeof *here);
+    memset(here + count, 0xff, (all - count) * sizeof *here);
+    return there;
+}
+
+static struct model_sequences put_sequences(const struct model *model,
+                                            const struct mla_sequence *sequence, uint32_t count,
+                                            const struct model_shape *shape) {
+    struct model_sequences put = {.host = sequence,
+                                  .sent = sequence,
+                                  .of_ops = sequence,
+                                  .count = shape->sequences,
+                                  .rows_max = shape->rows_max,
+                                  .positions_max = shape->positions_max};
+    if (!model->device) return put;
+    struct mla_sequence *there = device_room(model->device, shape->sequences * sizeof *there,
                                              (const void **)&put.of_ops);
+    memset(there, 0, shape->sequences * sizeof *there);
     for (uint32_t i = 0; i < count; i++) {
         uint32_t positions = sequence[i].committed + sequence[i].row_count;
         size_t pages = divide_up(positions, model->page_tok);
@@ -42,6 +56,33 @@ struct model_sequences model_put_sequences(const struct model *model,
     return put;
 }
 
+struct model_input model_put(const struct model *model, const struct step_batch *batch,
+                             const struct model_shape *shape) {
+    const uint32_t rope_dim = model->weights->spec.rope_dim;
+    float *angles = model->scratch->cos_sin;
+    struct model_input input = {
+        .rows = shape->rows, .token = batch->token, .kv_slot = batch->kv_slot, .cos_sin = angles};
+    if (model->device) {
+        size_t own = (size_t)batch->rows * rope_dim, all = (size_t)shape->rows * rope_dim;
+        angles = device_room(model->device, all * sizeof *angles, (const void **)&input.cos_sin);
+        memset(angles + own, 0, (all - own) * sizeof *angles);
+        input.token = put_words(model, batch->token, batch->rows, shape->rows);
+        input.kv_slot = put_words(model, batch->kv_slot, batch->rows, shape->rows);
+        input.row_count = device_put(model->device, &batch->rows, sizeof batch->rows);
+    }
+    rope_angles(angles, batch->position, batch->rows, model->inv_freq, rope_dim);
+    input.sequences = put_sequences(model, batch->sequence, batch->sequence_count, shape);
+    return input;
+}
+
+struct model_sequences model_put_sequences(const struct model *model,
+                                           const struct mla_sequence *sequence, uint32_t count) {
+    const struct step_batch alone = {.sequence = (struct mla_sequence *)(uintptr_t)sequence,
+                                     .sequence_count = count};
+    const struct model_shape shape = model_shape_of(&alone);
+    return put_sequences(model, sequence, count, &shape);
+}
+
 size_t model_input_bytes(const struct model_spec *spec, const struct device_bounds *bounds,
                          uint32_t page_tok) {
     size_t row_bytes = 2 * sizeof(uint32_t) + spec->rope_dim * sizeof(float);
@@ -49,7 +90,7 @@ size_t model_input_bytes(const struct model_spec *spec, const struct device_boun
                             divide_up(bounds->positions_max, page_tok) * sizeof(uint32_t) +
                             2 * DEVICE_INPUT_ALIGN;
     return bounds->rows_max * row_bytes + bounds->sequences_max * sequence_bytes +
-           4 * DEVICE_INPUT_ALIGN;
+           sizeof(uint32_t) + 5 * DEVICE_INPUT_ALIGN;
 }
 
 enum status model_forward(const struct model *model, const struct model_input *input,
@@ -80,7 +121,7 @@ enum status model_forward(const struct model *model, const struct model_input *i
 
         model_norm(model, s->x, layer->post_norm, s->h, rows);
         share = layer->dense ? moe_dense_forward(model, layer, rows)
-                             : moe_routed_forward(model, layer, rows);
+                             : moe_routed_forward(model, layer, input);
         status = add_sum(model, share, rows, comm, err);
         if (status != STATUS_OK) return error_wrap(err, status, "MLP of layer %u", l);
 

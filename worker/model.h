@@ -42,24 +42,40 @@ struct model {
     float *capture;          /* [layers, T, D] of the residual stream after each layer, or NULL */
 };
 
+/* What the ops of a forward pass are sized for: a step's own, or more. What is behind a step's own
+ * fills up: rows of no token and no expert, stored nowhere, and sequences of no rows. */
+struct model_shape {
+    uint32_t rows; /* T */
+    uint32_t sequences;
+    uint32_t rows_max, positions_max; /* of a sequence; positions: its own rows included */
+};
+
 /* Sequences: as the host has them, as they were sent, which point at what ops read, and where ops
  * find them. */
 struct model_sequences {
     const struct mla_sequence *host, *sent, *of_ops; /* [count] */
     uint32_t count;
+    uint32_t rows_max, positions_max; /* as a shape's */
 };
 
 /* A batch where ops find it: what of it they read. */
 struct model_input {
-    uint32_t rows;           /* T */
-    const uint32_t *token;   /* [T] */
-    const uint32_t *kv_slot; /* [T] */
-    const float *cos_sin;    /* [T, P] of the positions */
+    uint32_t rows;             /* T of the shape */
+    const uint32_t *row_count; /* of the batch; NULL on the host, where the shape is its own */
+    const uint32_t *token;     /* [T] */
+    const uint32_t *kv_slot;   /* [T] */
+    const float *cos_sin;      /* [T, P] of the positions */
     struct model_sequences sequences;
 };
 
-/* Put into the input of the step (device.h), to be sent. On the host valid while the batch is. */
-struct model_input model_put(const struct model *model, const struct step_batch *batch);
+/* A batch's own. */
+struct model_shape model_shape_of(const struct step_batch *batch);
+
+/* Put into the input of the step (device.h), to be sent. On the host valid while the batch is, and
+ * the shape is its own. On a device everything but page tables and masks lies where it lay with the
+ * same shape before, if nothing was put in front. */
+struct model_input model_put(const struct model *model, const struct step_batch *batch,
+                             const struct model_shape *shape);
 struct model_sequences model_put_sequences(const struct model *model,
                                            const struct mla_sequence *sequence, uint32_t count);
 

@@ -4,7 +4,8 @@ static float *gated_mlp(const struct model *model, const struct layer_weights *l
                         uint32_t width, const float *add);
 static enum kernel_dtype experts_activation(const struct model *model,
                                             const struct layer_weights *layer);
-static void route(const struct model *model, const struct layer_weights *layer, uint32_t rows);
+static void route(const struct model *model, const struct layer_weights *layer,
+                  const struct model_input *input);
 static float *sum_segments(const struct model *model, uint32_t rows);
 
 float *moe_dense_forward(const struct model *model, const struct layer_weights *layer,
@@ -15,10 +16,11 @@ float *moe_dense_forward(const struct model *model, const struct layer_weights *
 /* The routed experts leave their segments apart, and the shared expert's down projection takes
  * them in front of its own: so both are summed by one tree, whatever the number of ranks. */
 float *moe_routed_forward(const struct model *model, const struct layer_weights *layer,
-                          uint32_t rows) {
+                          const struct model_input *input) {
     const struct weights *weights = model->weights;
+    const uint32_t rows = input->rows;
     struct scratch *s = model->scratch;
-    route(model, layer, rows);
+    route(model, layer, input);
     model->backend->moe_experts(
         &(struct moe_experts_args){.x = s->h,
                                    .expert = s->expert,
@@ -67,7 +69,8 @@ static enum kernel_dtype experts_activation(const struct model *model,
 }
 
 /* Always in f32: which experts a row meets should not hang on a rounding. */
-static void route(const struct model *model, const struct layer_weights *layer, uint32_t rows) {
+static void route(const struct model *model, const struct layer_weights *layer,
+                  const struct model_input *input) {
     const struct model_spec *spec = &model->weights->spec;
     struct scratch *s = model->scratch;
     model->backend->linear(&(struct linear_args){.x = s->h,
@@ -75,7 +78,7 @@ static void route(const struct model *model, const struct layer_weights *layer, 
                                                  .weight = layer->router,
                                                  .y = s->router_logits,
                                                  .y_stride = spec->experts,
-                                                 .rows = rows,
+                                                 .rows = input->rows,
                                                  .batch = 1,
                                                  .segments = 1},
                            model->ctx);
@@ -84,7 +87,8 @@ static void route(const struct model *model, const struct layer_weights *layer, 
                                  .bias = layer->router_bias,
                                  .expert = s->expert,
                                  .weight = s->expert_weight,
-                                 .rows = rows,
+                                 .rows = input->rows,
+                                 .row_count = input->row_count,
                                  .experts = spec->experts,
                                  .topk = spec->topk,
                                  .groups = spec->groups,

@@ -9,6 +9,6 @@
 float *moe_dense_forward(const struct model *model, const struct layer_weights *layer,
                          uint32_t rows);
 float *moe_routed_forward(const struct model *model, const struct layer_weights *layer,
-                          uint32_t rows);
+                          const struct model_input *input);
 
 #endif

@@ -46,13 +46,12 @@ struct sampler {
 _Static_assert(TREE_ROWS_MAX <= PENALIZE_TAIL_MAX, "a path of a tree is a tail of the sequence's");
 _Static_assert(TREE_ROWS_MAX <= SCRATCH_HEAD_ROWS, "the logits of a tree exist at once");
 
-/* The sequences of one block of the head, and how many rows they ask for. */
+/* The sequences of one block of the head, and of how many rows it has logits. */
 struct block {
     uint32_t begin, end, rows;
 };
 
 static struct block next_block(const struct step_plan *plan, uint32_t begin);
-static uint32_t rows_wanted(const struct plan_sequence *sequence);
 static void norm_rows(const struct model *model, const struct step_plan *plan,
                       const struct block *block);
 static void draw_sequence(struct sampler *sampler, const struct model *model,
@@ -124,19 +123,24 @@ size_t sampler_input_bytes(uint32_t vocab, const struct device_bounds *bounds) {
 
 enum status sampler_draw(struct sampler *sampler, const struct model *model,
                          const struct step_plan *plan, const struct step_batch *batch,
-                         struct comm *comm, struct step_result *result_out, struct error *err) {
+                         uint32_t head_rows, struct comm *comm, struct step_result *result_out,
+                         struct error *err) {
     enum status status = STATUS_OK;
     sampler->token_count = sampler->logprob_count = sampler->ahead = 0;
     for (uint32_t begin = 0; begin < plan->sequence_count && status == STATUS_OK;) {
-        const struct block block = next_block(plan, begin);
+        struct block block = next_block(plan, begin);
         begin = block.end;
-        norm_rows(model, plan, &block);
-        if (block.rows > 0) status = head_block(model, block.rows, comm, err);
+        if (head_rows == 0) {
+            norm_rows(model, plan, &block);
+            if (block.rows > 0) status = head_block(model, block.rows, comm, err);
+        } else {
+            block.rows = head_rows;
+        }
         if (status == STATUS_OK && sampler->device)
             status = draw_ahead(sampler, model, plan, batch, &block, err);
         for (uint32_t i = block.begin, row = 0; i < block.end && !sampler->device; i++) {
             draw_sequence(sampler, model, plan, batch, i, row, block.rows, NULL);
-            row += rows_wanted(&plan->sequence[i]);
+            row += sampler_rows(&plan->sequence[i]);
         }
     }
     if (status == STATUS_OK && sampler->device)
@@ -155,7 +159,7 @@ enum status sampler_draw(struct sampler *sampler, const struct model *model,
 static struct block next_block(const struct step_plan *plan, uint32_t begin) {
     struct block block = {.begin = begin, .end = begin};
     for (; block.end < plan->sequence_count; block.end++) {
-        uint32_t wanted = rows_wanted(&plan->sequence[block.end]);
+        uint32_t wanted = sampler_rows(&plan->sequence[block.end]);
         if (block.rows + wanted > SCRATCH_HEAD_ROWS) break;
         block.rows += wanted;
     }
@@ -169,7 +173,7 @@ static void norm_rows(const struct model *model, const struct step_plan *plan,
     const uint32_t dim = model->weights->spec.hidden;
     for (uint32_t i = block->begin, row = 0; i < block->end; i++) {
         const struct plan_sequence *sequence = &plan->sequence[i];
-        uint32_t wanted = rows_wanted(sequence);
+        uint32_t wanted = sampler_rows(sequence);
         size_t first = sequence->row_begin + sequence->row_count - wanted;
         model_norm(model, s->x + first * dim, model->weights->final_norm,
                    s->head_x + (size_t)row * dim, wanted);
@@ -177,8 +181,8 @@ static void norm_rows(const struct model *model, const struct step_plan *plan,
     }
 }
 
-/* Its last rows, whose logits are needed: the walk of a tree may come to any. */
-static uint32_t rows_wanted(const struct plan_sequence *sequence) {
+/* The walk of a tree may come to any row. */
+uint32_t sampler_rows(const struct plan_sequence *sequence) {
     if (sequence->want != PLAN_WANT_TOKEN) return 0;
     return sequence->kind == PLAN_TREE ? sequence->row_count : 1;
 }
@@ -250,7 +254,7 @@ static struct drawn_row row_of(const struct plan_sequence *sequence, const struc
 static void put_penalties(struct sampler *sampler, const struct model *model,
                           const struct plan_sequence *sequence, const struct tree *tree,
                           uint32_t head_begin) {
-    uint32_t wanted = rows_wanted(sequence), path[TREE_ROWS_MAX];
+    uint32_t wanted = sampler_rows(sequence), path[TREE_ROWS_MAX];
     struct penalize_args shared = {.vocab = 0};
     for (uint32_t row = 0; row < wanted; row++) {
         struct penalize_args *args = &sampler->penalize[head_begin + row];
@@ -278,13 +282,13 @@ static enum status draw_ahead(struct sampler *sampler, const struct model *model
                               const struct block *block, struct error *err) {
     for (uint32_t i = block->begin, row = 0; i < block->end; i++) {
         put_penalties(sampler, model, &plan->sequence[i], &batch->tree[i], row);
-        row += rows_wanted(&plan->sequence[i]);
+        row += sampler_rows(&plan->sequence[i]);
     }
     enum status status = device_send(sampler->device, err);
     uint32_t head = 0, path[TREE_ROWS_MAX];
     for (uint32_t i = block->begin; i < block->end; i++) {
         const struct plan_sequence *sequence = &plan->sequence[i];
-        for (uint32_t row = 0; row < rows_wanted(sequence) && status == STATUS_OK; row++, head++) {
+        for (uint32_t row = 0; row < sampler_rows(sequence) && status == STATUS_OK; row++, head++) {
             const struct drawn_row drawn = row_of(sequence, &batch->tree[i], row, path);
             const struct penalize_args *penalize = &sampler->penalize[head];
             const float *logits;
@@ -310,22 +314,32 @@ static enum status read_drawn(struct sampler *sampler, const struct model *model
     const struct drawn *ahead = sampler->here;
     for (uint32_t i = 0; i < plan->sequence_count; i++) {
         draw_sequence(sampler, model, plan, batch, i, 0, 0, ahead);
-        ahead += rows_wanted(&plan->sequence[i]);
+        ahead += sampler_rows(&plan->sequence[i]);
     }
     return STATUS_OK;
 }
 
 /* ============================== logits ======================================================== */
 
+/* Rows that lie side by side. */
+static enum status head_of(const struct model *model, const float *x, uint32_t rows,
+                           struct comm *comm, struct error *err) {
+    model_norm(model, x, model->weights->final_norm, model->scratch->head_x, rows);
+    return head_block(model, rows, comm, err);
+}
+
+enum status sampler_head(const struct model *model, uint32_t rows, struct comm *comm,
+                         struct error *err) {
+    return head_of(model, model->scratch->x, rows, comm, err);
+}
+
 enum status sampler_logits(const struct model *model, uint32_t rows, struct comm *comm, float *out,
                            struct error *err) {
-    struct scratch *s = model->scratch;
+    const struct scratch *s = model->scratch;
     const struct model_spec *spec = &model->weights->spec;
     for (uint32_t begin = 0; begin < rows; begin += SCRATCH_HEAD_ROWS) {
         uint32_t count = min_u32(rows - begin, SCRATCH_HEAD_ROWS);
-        model_norm(model, s->x + (size_t)begin * spec->hidden, model->weights->final_norm,
-                   s->head_x, count);
-        enum status status = head_block(model, count, comm, err);
+        enum status status = head_of(model, s->x + (size_t)begin * spec->hidden, count, comm, err);
         if (status != STATUS_OK) return status;
         for (uint32_t i = 0; i < count && status == STATUS_OK; i++) {
             const float *logits;

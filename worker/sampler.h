@@ -30,12 +30,21 @@ void sampler_destroy(struct sampler **sampler);
 /* Bytes that one step's draws put into its input. */
 size_t sampler_input_bytes(uint32_t vocab, const struct device_bounds *bounds);
 
+/* How many of a sequence's rows, its last ones, have logits that are needed. */
+uint32_t sampler_rows(const struct plan_sequence *sequence);
+
+/* Logits of rows [0, rows) of scratch->x, SCRATCH_HEAD_ROWS at most, the same on all ranks:
+ * scratch->head_logits, laid out for so many rows. */
+enum status sampler_head(const struct model *model, uint32_t rows, struct comm *comm,
+                         struct error *err) MUST_USE;
+
 /* Draw for every sequence of the plan that wants a token, of a chain at its last row, of a tree
  * along its walk, and fill the payload of result_out: an entry a sequence, in plan order. Borrowed
- * until the next call. */
+ * until the next call. head_rows: 0, or those of sampler_head, if it was called; all rows of the
+ * plan then ask. */
 enum status sampler_draw(struct sampler *sampler, const struct model *model,
                          const struct step_plan *plan, const struct step_batch *batch,
-                         struct comm *comm, struct step_result *result_out,
+                         uint32_t head_rows, struct comm *comm, struct step_result *result_out,
                          struct error *err) MUST_USE;
 
 /* The logits of rows [0, rows) of scratch->x: out [rows, vocab]. */

@@ -75,6 +75,7 @@ struct rig *rig_open(const struct rig_options *options, uint32_t rank, const str
         .max_sequences = RIG_SLOTS,
         .page_tok = options->page_tok,
         .page_count = rig->page_count,
+        .page_cap = options->page_cap,
         .context_len = options->context_len,
         .kv_dtype = options->kv_dtype,
         .activation_dtype = options->activation_dtype,
@@ -91,10 +92,12 @@ struct rig *rig_open(const struct rig_options *options, uint32_t rank, const str
                       RIG_WAIT_S * 1000, NULL, &comm, &err) == STATUS_OK,
             "%s", err.text);
     engine_set_group(rig->engine, RIG_GENERATION, comm);
-    rig->page_taken = calloc(rig->page_count, sizeof *rig->page_taken);
+    REQUIRE(engine_capture_steps(rig->engine, &err) == STATUS_OK, "%s", err.text);
+    uint32_t page_cap = max_u32(rig->page_count, options->page_cap);
+    rig->page_taken = calloc(page_cap, sizeof *rig->page_taken);
     REQUIRE(rig->page_taken, "no memory");
     for (uint32_t slot = 0; slot < RIG_SLOTS; slot++) {
-        rig->slot[slot].page = calloc(rig->page_count, sizeof *rig->slot[slot].page);
+        rig->slot[slot].page = calloc(page_cap, sizeof *rig->slot[slot].page);
         REQUIRE(rig->slot[slot].page, "no memory");
         rig_forget(rig, slot);
     }
@@ -116,13 +119,22 @@ void rig_close(struct rig **rig) {
 void rig_restart(struct rig *rig) {
     const struct comm_key no_key = {.bytes = 0};
     struct comm *comm = NULL;
+    struct error err;
     REQUIRE(comm_join(kind_of(&rig->options), &no_key, 0, 1, RIG_GENERATION, 0, NULL, &comm,
-                      NULL) == STATUS_OK,
-            "join");
+                      &err) == STATUS_OK,
+            "%s", err.text);
     engine_set_group(rig->engine, RIG_GENERATION, comm);
+    REQUIRE(engine_capture_steps(rig->engine, &err) == STATUS_OK, "%s", err.text);
     rig->step = 0;
     for (uint32_t slot = 0; slot < RIG_SLOTS; slot++)
         rig_forget(rig, slot);
+}
+
+void rig_resize(struct rig *rig, uint32_t page_count) {
+    struct error err;
+    REQUIRE(page_count >= rig->page_count && page_count % PAGE_STRIDE != 0, "%u pages", page_count);
+    REQUIRE(engine_resize(rig->engine, page_count, NULL, 0, &err) == STATUS_OK, "%s", err.text);
+    rig->page_count = page_count;
 }
 
 struct step_plan *rig_plan(struct rig *rig, const struct rig_piece *piece, uint32_t piece_count) {

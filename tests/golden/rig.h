@@ -19,6 +19,7 @@ struct rig_options {
     uint32_t draft_window;
     uint32_t tp, threads;
     uint32_t page_tok;
+    uint32_t page_cap; /* what rig_resize may raise the pool to; 0: it stays as it is */
     uint32_t max_rows;
     uint32_t context_len;
     enum kv_dtype kv_dtype;
@@ -32,7 +33,7 @@ struct rig_options {
 struct rig_slot {
     uint32_t committed, page_count;
     uint64_t prefix_hash;
-    uint32_t *page; /* [page_count] */
+    uint32_t *page; /* [page_count], room for all of the pool's */
 };
 
 struct rig {
@@ -75,6 +76,9 @@ void rig_close(struct rig **rig);
 
 /* Into a new group of one: step 1 and no slots again. */
 void rig_restart(struct rig *rig);
+
+/* A pool of so many pages, not fewer than there are, at most page_cap. */
+void rig_resize(struct rig *rig, uint32_t page_count);
 
 /* The plan of the next step, in memory that the next call reuses. It is not run, and pages are only
  * taken when it is: tests may spoil it first. */

@@ -11,14 +11,17 @@
 
 #include "comm.h"
 #include "kernel.h"
+#include "simt_cuda.h"
 
 #define JOIN_MS    20000u
-#define GENERATION 1u /* an id is of one */
+#define GRAPHS_MS  20000u /* that an abort waits for graphs to be dropped */
+#define GENERATION 1u     /* an id is of one */
 
 struct ncclComm {
     struct ncclComm *next; /* of all: handles live as long as the process */
     struct comm *comm;
     struct comm_seed *seed; /* rank 0 */
+    bool captured;          /* a graph held work of it */
     _Atomic ncclResult_t async;
 };
 
@@ -31,6 +34,7 @@ struct operation {
     void *to;
     size_t count;
     uint32_t root;
+    bool captured; /* and so done again and again */
 };
 
 static struct ncclComm *comms;
@@ -91,8 +95,13 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm_out, int size, ncclUniqueId
     return ncclSuccess;
 }
 
+/* As NCCL does, it waits for the graphs that hold its work. */
 ncclResult_t ncclCommAbort(ncclComm_t comm) {
     comm_abort(comm->comm);
+    for (uint32_t waited = 0; comm->captured && simt_cuda_count().graphs > 0; waited++) {
+        KERNEL_CHECK(waited < GRAPHS_MS);
+        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+    }
     return ncclSuccess;
 }
 
@@ -116,13 +125,17 @@ static void run(void *user) {
         break;
     }
     if (status != STATUS_OK) operation->comm->async = ncclRemoteError;
-    free(operation);
+    if (!operation->captured) free(operation);
 }
 
 static ncclResult_t begin(const struct operation *wanted, cudaStream_t stream) {
     struct operation *operation = malloc(sizeof *operation);
     KERNEL_CHECK(operation != NULL);
     *operation = *wanted;
+    enum cudaStreamCaptureStatus capture;
+    if (cudaStreamIsCapturing(stream, &capture) != cudaSuccess) return ncclUnhandledCudaError;
+    operation->captured = capture == cudaStreamCaptureStatusActive;
+    if (operation->captured) operation->comm->captured = true;
     return cudaLaunchHostFunc(stream, run, operation) == cudaSuccess ? ncclSuccess
                                                                      : ncclUnhandledCudaError;
 }

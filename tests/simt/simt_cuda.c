@@ -60,6 +60,7 @@ struct CUgraph_st {
 
 struct CUgraphExec_st {
     struct work_list works;
+    bool uploaded; /* it has what it needs of the device */
 };
 
 const struct simt_device simt_device_default = {.count = 1,
@@ -226,6 +227,7 @@ static cudaError_t wait_for_all(void) {
 }
 
 static cudaError_t allocate(void **memory_out, size_t bytes, bool pinned) {
+    counters.allocations++;
     *memory_out = simt_memory_allocate(bytes, the_device()->memory_bytes, pinned);
     return *memory_out != NULL ? cudaSuccess : cudaErrorMemoryAllocation;
 }
@@ -345,6 +347,7 @@ static CUresult create(CUmemGenericAllocationHandle *handle_out, size_t bytes,
     CUresult result = enter_driver();
     if (result == CUDA_SUCCESS)
         result = result_of(kind->type == CU_MEM_ALLOCATION_TYPE_PINNED && flags == 0);
+    counters.allocations++;
     if (result == CUDA_SUCCESS && !simt_memory_make(bytes, the_device()->memory_bytes))
         result = CUDA_ERROR_OUT_OF_MEMORY;
     if (result == CUDA_SUCCESS) *handle_out = bytes;
@@ -760,6 +763,14 @@ cudaError_t cudaStreamBeginCapture(cudaStream_t stream, enum cudaStreamCaptureMo
     return leave(error);
 }
 
+cudaError_t cudaStreamIsCapturing(cudaStream_t stream, enum cudaStreamCaptureStatus *status_out) {
+    cudaError_t error = enter();
+    *status_out = !stream->capturing ? cudaStreamCaptureStatusNone
+                  : stream->unsuited ? cudaStreamCaptureStatusInvalidated
+                                     : cudaStreamCaptureStatusActive;
+    return leave(error);
+}
+
 cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *graph_out) {
     cudaError_t error = enter();
     if (error == cudaSuccess && !stream->capturing) error = cudaErrorInvalidValue;
@@ -789,7 +800,24 @@ cudaError_t cudaGraphInstantiate(cudaGraphExec_t *exec_out, cudaGraph_t graph,
     for (const struct work *work = graph->works.first; work != NULL; work = work->next)
         list_add(&exec->works, work_copy(work));
     *exec_out = exec;
+    counters.graphs_made++;
+    counters.graphs++;
     return leave(cudaSuccess);
+}
+
+/* Its nodes need some of the device's memory. */
+static cudaError_t upload(struct CUgraphExec_st *exec) {
+    if (exec->uploaded) return cudaSuccess;
+    counters.allocations++;
+    exec->uploaded = simt_memory_make(SIMT_MEMORY_GRANULE, the_device()->memory_bytes);
+    return exec->uploaded ? cudaSuccess : cudaErrorMemoryAllocation;
+}
+
+cudaError_t cudaGraphUpload(cudaGraphExec_t exec, cudaStream_t stream) {
+    cudaError_t error = enter();
+    if (error == cudaSuccess) error = refuse_in_capture(stream);
+    if (error == cudaSuccess) error = upload(exec);
+    return leave(error);
 }
 
 cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
@@ -803,6 +831,8 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream) {
     cudaError_t error = enter();
     if (error == cudaSuccess) error = refuse_in_capture(stream);
     if (error != cudaSuccess) return leave(error);
+    error = upload(exec);
+    if (error != cudaSuccess) return leave(error);
     counters.graph_launches++;
     for (const struct work *work = exec->works.first; work != NULL; work = work->next)
         tell(stream, work);
@@ -812,6 +842,8 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream) {
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec) {
     cudaError_t error = enter();
     list_free(&exec->works);
+    if (exec->uploaded) simt_memory_unmake(SIMT_MEMORY_GRANULE);
     free(exec);
+    counters.graphs--;
     return leave(error);
 }

@@ -44,6 +44,8 @@ void simt_cuda_recover(void);
 
 struct simt_cuda_counters {
     uint64_t kernels, graph_launches;
+    uint64_t graphs_made, graphs; /* instantiated ever, and those that are not destroyed */
+    uint64_t allocations;         /* of the device's and of pinned memory, graphs' among them */
 };
 struct simt_cuda_counters simt_cuda_count(void);
 

@@ -1,7 +1,8 @@
 /* The whole worker on emulated GPUs: `espalier` starts the coordinator and ranks that load the
  * embedded model into the memory of their devices, climb the self-test, meet by NCCL's calls and
  * generate; the same tokens as on the CPU, at TP 1, 2 and 8, greedy and drawn, also by a drafter's
- * trees, and while the pool is resized. What a GPU does not do yet is refused in one line. */
+ * trees, while the pool is resized, and when a rank was lost. What a GPU does not do yet is refused
+ * in one line. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -129,6 +130,42 @@ static void a_resize_changes_no_token(void **state) {
     remove(reply);
 }
 
+/* Who stays drops the graphs with collectives of a group that is gone, and captures those of the
+ * next; weights stay. */
+static void a_new_generation_captures_anew(void **state) {
+    (void)state;
+    char dir[64], log[96], want[1024], text[PROCESSES_OUTPUT_MAX];
+    processes_make_dir(dir);
+    snprintf(log, sizeof log, "%s.log", dir);
+    const char *none[] = {NULL};
+    generate("cpu", "4", none, want, sizeof want);
+    const char *serve[] = {"serve", "--run-dir",        dir,   "--device",       "cuda", "--tp",
+                           "2",     "--context-length", "128", "--no-self-test", NULL};
+    pid_t server = processes_start(log, "espalier", serve);
+    processes_wait_for(log, "event=joined generation=1");
+    command(dir,
+            (const char *const[]){"generate", "--print-tokens", "--tokens", "4", PROMPT, NULL});
+    assert_string_equal(result.out, want);
+    kill((pid_t)processes_ready_pid(dir, "worker-1"), SIGKILL);
+    processes_wait_for(log, "event=joined generation=2");
+    command(dir,
+            (const char *const[]){"generate", "--print-tokens", "--tokens", "4", PROMPT, NULL});
+    assert_string_equal(result.out, want);
+    kill(server, SIGTERM);
+    assert_int_equal(processes_wait(server), 0);
+    processes_read_file(log, text, sizeof text);
+    uint32_t captures = 0, loads = 0;
+    for (const char *at = text; (at = strstr(at, "event=graphs count=")) != NULL; at++)
+        captures++;
+    for (const char *at = text; (at = strstr(at, "event=weights_loaded")) != NULL; at++)
+        loads++;
+    assert_int_equal(captures, 4);
+    assert_int_equal(loads, 3);
+    assert_non_null(strstr(text, "event=memory line=graphs"));
+    processes_remove_dir(dir);
+    remove(log);
+}
+
 static void what_it_does_not_do_is_said(void **state) {
     (void)state;
     static const struct {
@@ -166,6 +203,7 @@ int main(void) {
         cmocka_unit_test_teardown(what_it_does_not_do_is_said, tear_down),
         cmocka_unit_test_teardown(tokens_are_the_cpus, tear_down),
         cmocka_unit_test_teardown(a_resize_changes_no_token, tear_down),
+        cmocka_unit_test_teardown(a_new_generation_captures_anew, tear_down),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
