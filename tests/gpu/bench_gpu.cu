@@ -2,10 +2,12 @@
  *
  *     bench_gpu check          every kernel against its reference over the cases of tests/kernels
  *                              (check_ops.h), and those that matter against the CPU's at shapes of
- *                              Kimi K2.6; exit code 1 where one differs
- *     bench_gpu time [LEAST]   one line a kernel and shape, as CSV. Exit code 3 where memory gives
- *                              less than LEAST GB/s: then something else is at work, and no line
- *                              means anything
+ *                              Kimi K2.6; a whole step from a graph against the same launches one
+ *                              by one; exit code 1 where one differs
+ *     bench_gpu time [LEAST]   one line a kernel and shape, as CSV, and two for a whole step
+ *                              (bench_step.h): from a graph, and op by op. Exit code 3 where memory
+ *                              gives less than LEAST GB/s: then something else is at work, and no
+ *                              line means anything
  *     either with `tiny`       shapes for the emulator
  *
  * First the roofs of this device at this moment. A shape is launched several times from one graph,
@@ -21,6 +23,7 @@
 #include <time.h>
 
 extern "C" {
+#include "bench_step.h"
 #include "check_ops.h"
 #include "kernel.h"
 #include "linear/linear_cuda.h"
@@ -366,19 +369,23 @@ static double time_graph(struct bench *bench, cudaGraph_t graph, uint32_t launch
     return best / launches;
 }
 
-static void time_call(struct bench *bench, const struct call *call) {
-    cudaGraph_t graph;
-    CHECK(cudaStreamBeginCapture(bench->stream, cudaStreamCaptureModeThreadLocal));
-    for (uint32_t i = 0; i < bench->launches; i++)
-        launch_copy(bench, call, i % call->copies);
-    CHECK(cudaStreamEndCapture(bench->stream, &graph));
-    double seconds = time_graph(bench, graph, bench->launches);
+/* call: op, what, rows, context, bytes and flops. */
+static void print_time(const struct bench *bench, const struct call *call, double seconds) {
     double reading = call->bytes / bench->bytes_a_second;
     double multiplying = call->flops / bench->flops_a_second;
     printf("%s,%s,%u,%u,%.2f,%.0f,%.1f,%s,%.3f\n", call->op, call->what, call->rows, call->context,
            seconds * 1e6, call->bytes / seconds * 1e-9, call->flops / seconds * 1e-12,
            reading > multiplying ? "memory" : "multiply", fmax(reading, multiplying) / seconds);
     fflush(stdout);
+}
+
+static void time_call(struct bench *bench, const struct call *call) {
+    cudaGraph_t graph;
+    CHECK(cudaStreamBeginCapture(bench->stream, cudaStreamCaptureModeThreadLocal));
+    for (uint32_t i = 0; i < bench->launches; i++)
+        launch_copy(bench, call, i % call->copies);
+    CHECK(cudaStreamEndCapture(bench->stream, &graph));
+    print_time(bench, call, time_graph(bench, graph, bench->launches));
     bench->rest_used = 0;
 }
 
@@ -420,7 +427,28 @@ static void time_linears(struct bench *bench, struct call *call, uint32_t rows) 
     }
 }
 
-static int time_all(struct bench *bench, double least) {
+/* The emulator has time for the least and the most. */
+static void time_steps(struct bench *bench, struct call *call, bool is_tiny) {
+    const struct shape *shape = &bench->shape;
+    struct bench_step *steps = bench_step_open(is_tiny, shape->contexts[3]);
+    call->op = "step";
+    for (uint32_t r = 0; r < 7; r += is_tiny ? 6 : 1)
+        for (uint32_t c = 0; c < 4; c += is_tiny ? 3 : 1) {
+            call->rows = shape->rows[r];
+            call->context = shape->contexts[c];
+            struct bench_step_time time = bench_step_run(steps, call->rows, call->context,
+                                                         bench->runs);
+            call->bytes = time.bytes;
+            call->flops = time.flops;
+            call->what = "graph";
+            print_time(bench, call, time.by_graph);
+            call->what = "op by op";
+            print_time(bench, call, time.by_op);
+        }
+    bench_step_close(&steps);
+}
+
+static int time_all(struct bench *bench, double least, bool is_tiny) {
     struct call *call = (struct call *)calloc(1, sizeof *call);
     puts("op,what,rows,context,us,GB/s,TFLOP/s,roof,share");
     measure_roofs(bench);
@@ -433,6 +461,7 @@ static int time_all(struct bench *bench, double least) {
             time_call(bench, call);
         }
     }
+    time_steps(bench, call, is_tiny);
     free(call);
     if (bench->bytes_a_second * 1e-9 >= least) return 0;
     fprintf(stderr, "bench_gpu: memory gives %.0f GB/s, less than %.0f: this run is void\n",
@@ -578,6 +607,20 @@ static bool check_mla_tree(struct bench *bench, struct call *call, uint32_t rows
     return judge(bench, call, call->mla_tree[0].out, want, count, 1e-2);
 }
 
+static bool check_steps(const struct bench *bench, bool is_tiny) {
+    const struct shape *shape = &bench->shape;
+    struct bench_step *steps = bench_step_open(is_tiny, shape->contexts[1]);
+    bool is_good = true;
+    for (uint32_t r = 0; r < 7; r += 6) {
+        double apart = bench_step_differs(steps, shape->rows[r], shape->contexts[1] - 3);
+        is_good &= apart == 0;
+        printf("step,graph,%u,%u,%.2e,%s\n", shape->rows[r], shape->contexts[1] - 3, apart,
+               apart == 0 ? "good" : "DIFFERS");
+    }
+    bench_step_close(&steps);
+    return is_good;
+}
+
 static int check_all(struct bench *bench, bool is_whole) {
     struct call *call = (struct call *)calloc(1, sizeof *call);
     const struct shape *shape = &bench->shape;
@@ -593,6 +636,7 @@ static int check_all(struct bench *bench, bool is_whole) {
         is_good &= check_mla_tree(bench, call, rows, shape->contexts[0] - 3);
     }
     free(call);
+    is_good &= check_steps(bench, !is_whole);
     return is_good ? 0 : EXIT_DIFFER;
 }
 
@@ -628,7 +672,7 @@ int main(int argc, char **argv) {
     fprintf(stderr, "bench_gpu: %s, %d multiprocessors, %zu bytes of shared memory a block\n",
             properties.name, properties.multiProcessorCount, properties.sharedMemPerBlockOptin);
     int status = is_check ? check_all(&bench, !is_tiny)
-                          : time_all(&bench, argc > 2 ? strtod(argv[2], NULL) : 0);
+                          : time_all(&bench, argc > 2 ? strtod(argv[2], NULL) : 0, is_tiny);
     CHECK(cudaFree(bench.rest));
     CHECK(cudaFree(bench.pool));
     CHECK(cudaStreamDestroy(bench.stream));

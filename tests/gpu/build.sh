@@ -15,9 +15,12 @@ scratch=$(mktemp -d /tmp/espalier-nvcc-XXXXXX)
 trap 'rm -rf "$scratch"' EXIT
 include=$(dirname "$(command -v nvcc)")/../include
 objects=()
-for source in kernels/*/*_cuda_plan.c tests/kernels/{rig,compare}.c tests/gpu/check_ops.c; do
+for source in kernels/*/*_cuda_plan.c tests/kernels/{rig,compare}.c tests/gpu/*.c \
+    worker/{gpu,device_cuda,backend_cuda,comm_nccl,comm_p2p}.c; do
+    case $source in tests/gpu/shared_bytes.c) continue ;; esac # compile.sh's
     object=$scratch/$(basename "$source").o
-    cc -std=gnu11 -O2 -Ikernels -Itests/kernels -Itests/gpu -isystem "$include" -c "$source" -o "$object"
+    cc -std=gnu11 -O2 -D_GNU_SOURCE -Ikernels -Iproto -Iworker -Itests/kernels -Itests/gpu \
+        -isystem "$include" -c "$source" -o "$object"
     objects+=("$object")
 done
 for source in kernels/*/*_cuda.cu tests/gpu/*.cu; do
@@ -26,4 +29,6 @@ for source in kernels/*/*_cuda.cu tests/gpu/*.cu; do
         -gencode arch=compute_120a,code=sm_120a -Ikernels -Itests/gpu -c "$source" -o "$object"
     objects+=("$object")
 done
-nvcc -cudart static -o "$out" "${objects[@]}" "$build/kernels/libespalier_kernels.a" -lpthread -lm
+nvcc -cudart static -o "$out" "${objects[@]}" "$build"/worker/libespalier_{engine,weights}.a \
+    "$build"/proto/libespalier_{wire,model,base}.a "$build/kernels/libespalier_kernels.a" \
+    -Xlinker -Bstatic -ljson-c -Xlinker -Bdynamic -lpthread -lm

@@ -26,10 +26,12 @@
 #define VOCAB      4096u
 #define LOGIT_ERROR                                                                                \
     2e-2 /* of the largest logit: queries, weights of attention and experts in bf16 */
+#define LOGPROB_ERROR 0.1f
 
 /* What a run leaves, in memory that its ranks share. */
 struct trace {
     uint32_t token[TOKENS_MAX], token_count;
+    float logprob[TOKENS_MAX];      /* of each, over the vocabulary of all ranks */
     uint32_t steps;                 /* of single rows; fewer than all: nothing behind them */
     uint32_t rows;                  /* of the first step, and */
     float logits[ROWS_MAX * VOCAB]; /* their logits */
@@ -47,8 +49,11 @@ static struct device *open_device(void) {
 }
 
 static void keep(struct trace *trace, const struct step_result *result) {
-    for (uint32_t i = 0; i < result->token_count && trace->token_count < TOKENS_MAX; i++)
+    uint32_t apart = result->token_count > 0 ? result->logprob_count / result->token_count : 0;
+    for (uint32_t i = 0; i < result->token_count && trace->token_count < TOKENS_MAX; i++) {
+        trace->logprob[trace->token_count] = result->logprob[i * apart].logprob;
         trace->token[trace->token_count++] = result->token[i];
+    }
 }
 
 /* What operators ask of a rank between steps. */
@@ -139,6 +144,7 @@ static void drive(struct rig *rig, uint32_t rank, void *user) {
     free(elsewhere);
     if (rank != 0) return;
     memcpy(trace->token, mine.token, sizeof mine.token);
+    memcpy(trace->logprob, mine.logprob, sizeof mine.logprob);
     trace->token_count = mine.token_count;
     trace->failed = report.failed;
     memcpy(trace->text, report.text, sizeof report.text);
@@ -185,6 +191,8 @@ static void tokens_are_the_cpus(void **state) {
         check_logits(got, want);
         assert_int_equal(got->token_count, tp > 2 ? 1 + 2 : want->token_count);
         assert_memory_equal(got->token, want->token, got->token_count * sizeof want->token[0]);
+        for (uint32_t i = 0; i < got->token_count; i++)
+            assert_true(fabsf(got->logprob[i] - want->logprob[i]) <= LOGPROB_ERROR);
         rig_shared_free(got, sizeof *got);
     }
     rig_shared_free(want, sizeof *want);
