@@ -20,21 +20,22 @@
 struct ncclComm {
     struct ncclComm *next; /* of all: handles live as long as the process */
     struct comm *comm;
-    struct comm_seed *seed; /* rank 0 */
-    bool captured;          /* a graph held work of it */
+    struct comm_seed *seed;     /* rank 0 */
+    struct operation *captured; /* that graphs hold, or held */
     _Atomic ncclResult_t async;
 };
 
 enum kind { KIND_SUM, KIND_GATHER, KIND_BROADCAST };
 
 struct operation {
+    struct operation *next; /* of those captured */
     struct ncclComm *comm;
     enum kind kind;
     const void *from;
     void *to;
     size_t count;
     uint32_t root;
-    bool captured; /* and so done again and again */
+    bool is_captured; /* and so done again and again */
 };
 
 static struct ncclComm *comms;
@@ -98,7 +99,7 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm_out, int size, ncclUniqueId
 /* As NCCL does, it waits for the graphs that hold its work. */
 ncclResult_t ncclCommAbort(ncclComm_t comm) {
     comm_abort(comm->comm);
-    for (uint32_t waited = 0; comm->captured && simt_cuda_count().graphs > 0; waited++) {
+    for (uint32_t waited = 0; comm->captured != NULL && simt_cuda_count().graphs > 0; waited++) {
         KERNEL_CHECK(waited < GRAPHS_MS);
         nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
     }
@@ -125,7 +126,7 @@ static void run(void *user) {
         break;
     }
     if (status != STATUS_OK) operation->comm->async = ncclRemoteError;
-    if (!operation->captured) free(operation);
+    if (!operation->is_captured) free(operation);
 }
 
 static ncclResult_t begin(const struct operation *wanted, cudaStream_t stream) {
@@ -134,8 +135,11 @@ static ncclResult_t begin(const struct operation *wanted, cudaStream_t stream) {
     *operation = *wanted;
     enum cudaStreamCaptureStatus capture;
     if (cudaStreamIsCapturing(stream, &capture) != cudaSuccess) return ncclUnhandledCudaError;
-    operation->captured = capture == cudaStreamCaptureStatusActive;
-    if (operation->captured) operation->comm->captured = true;
+    operation->is_captured = capture == cudaStreamCaptureStatusActive;
+    if (operation->is_captured) {
+        operation->next = operation->comm->captured;
+        operation->comm->captured = operation;
+    }
     return cudaLaunchHostFunc(stream, run, operation) == cudaSuccess ? ncclSuccess
                                                                      : ncclUnhandledCudaError;
 }
