@@ -31,4 +31,4 @@ for source in kernels/*/*_cuda.cu tests/gpu/*.cu; do
 done
 nvcc -cudart static -o "$out" "${objects[@]}" "$build"/worker/libespalier_{engine,weights}.a \
     "$build"/proto/libespalier_{wire,model,base}.a "$build/kernels/libespalier_kernels.a" \
-    -Xlinker -Bstatic -ljson-c -Xlinker -Bdynamic -lpthread -lm
+    "$(cc -print-file-name=libjson-c.a)" -lpthread -lm
