@@ -69,7 +69,8 @@ aim() {
     esac
 }
 
-# try_some JOB LIST [NAME...]: every so many-th mutant of a list, from the JOB-th on.
+# try_some JOB LIST [NAME...]: every so many-th mutant of a list, from the JOB-th on; of those that
+# `part` of `parts` leaves, where they are set.
 try_some() {
     local job=$1 list=$2 number=0 name file script
     shift 2
@@ -77,7 +78,9 @@ try_some() {
         name=${name%% *} file=${file# } script=${script# }
         case "$name" in '' | '#'*) continue ;; esac
         if [ $# -gt 0 ] && ! grep -qxF "$name" <(printf '%s\n' "$@"); then continue; fi
-        if [ $((number++ % jobs)) -ne "$job" ]; then continue; fi
+        number=$((number + 1))
+        if [ $((number % ${parts:-1})) -ne "${part:-0}" ]; then continue; fi
+        if [ $((number / ${parts:-1} % jobs)) -ne "$job" ]; then continue; fi
         case "$file" in *' < '*)
             read -r target arguments <<<"${file#* < }"
             file=${file%% *} folder=${file%/*}

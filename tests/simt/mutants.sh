@@ -3,14 +3,19 @@
 # op, compiled for the emulator, and run under one schedule after the other until one finds it,
 # which is printed. The test is test_simt_OP, or test_simt_ops where an op has none of its own.
 #
-#   tests/simt/mutants.sh BUILD [OP...]
+#   tests/simt/mutants.sh BUILD [--part K/N] [OP...]
 #
-# BUILD is a configured and built tree (Ninja), as of `cmake --preset dev`. With ESPALIER_TEST_LONG
-# every schedule is tried, and how many mistakes show under one alone is counted.
+# BUILD is a configured and built tree (Ninja), as of `cmake --preset dev`. --part: only every N-th
+# mistake, from the K-th on, K below N. With ESPALIER_TEST_LONG every schedule is tried, and how many
+# mistakes show under one alone is counted.
 set -u
 source=$(cd "$(dirname "$0")/../.." && pwd)
-build=$(cd "${1:?usage: mutants.sh BUILD [NAME...]}" && pwd) || exit 64
+build=$(cd "${1:?usage: mutants.sh BUILD [--part K/N] [OP...]}" && pwd) || exit 64
 shift
+if [ "${1:-}" = --part ]; then
+    part=${2%/*} parts=${2#*/}
+    shift 2
+fi
 . "$source/tests/mutants_common.sh"
 SCHEDULES="round-robin greedy-warp random"
 SECONDS_MAX=120
