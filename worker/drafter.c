@@ -560,6 +560,8 @@ static enum status run_blocks(struct drafter *drafter, const struct model *model
         model->ctx);
     enum status status = comm_all_reduce(comm, drafter->a.x, (size_t)pass->rows * spec->hidden,
                                          err);
+    norm(drafter, model, drafter->a.x, drafter->weights->layer[0].input_norm, drafter->a.h,
+         pass->rows, spec->hidden);
     for (uint32_t layer = 0; layer < spec->layers && status == STATUS_OK; layer++) {
         status = attend(drafter, model, layer, comm, err);
         if (status == STATUS_OK) status = think(drafter, model, layer, comm, err);
@@ -567,14 +569,30 @@ static enum status run_blocks(struct drafter *drafter, const struct model *model
     return status;
 }
 
-/* x += the sum over ranks of delta. */
-static enum status add_sum(struct drafter *drafter, const struct model *model, struct comm *comm,
-                           struct error *err) {
-    size_t count = (size_t)drafter->pass.rows * drafter->weights->spec.hidden;
-    enum status status = comm_all_reduce(comm, drafter->a.delta, count, err);
+/* x += the sum over ranks of delta; then h = norm(x), by this weight unless it is NULL. */
+static enum status add_sum(struct drafter *drafter, const struct model *model, const float *weight,
+                           struct comm *comm, struct error *err) {
+    const struct drafter_spec *spec = &drafter->weights->spec;
+    const struct activations *a = &drafter->a;
+    const uint32_t rows = drafter->pass.rows;
+    size_t count = (size_t)rows * spec->hidden;
+    enum status status = comm_all_reduce(comm, a->delta, count, err);
     if (status != STATUS_OK) return status;
-    model->backend->add(
-        &(struct add_args){.x = drafter->a.x, .y = drafter->a.delta, .count = count}, model->ctx);
+    if (weight)
+        model->backend->rms_norm(&(struct rms_norm_args){.x = a->x,
+                                                         .x_stride = spec->hidden,
+                                                         .add = a->delta,
+                                                         .sum = a->x,
+                                                         .weight = weight,
+                                                         .y = a->h,
+                                                         .y_stride = spec->hidden,
+                                                         .rows = rows,
+                                                         .dim = spec->hidden,
+                                                         .eps = spec->norm_eps},
+                                 model->ctx);
+    else
+        model->backend->add(&(struct add_args){.x = a->x, .y = a->delta, .count = count},
+                            model->ctx);
     return STATUS_OK;
 }
 
@@ -588,7 +606,6 @@ static enum status attend(struct drafter *drafter, const struct model *model, ui
     const float *angles = drafter->in.block_angles +
                           (size_t)pass->begin * spec->block * spec->head_dim;
     uint32_t rows = pass->rows;
-    norm(drafter, model, a->x, w->input_norm, a->h, rows, spec->hidden);
     model_linear(model, a->h, &w->q, a->q, rows, 1, NULL);
     model_linear(model, a->h, &w->k, a->k, rows, 1, NULL);
     model_linear(model, a->h, &w->v, a->v, rows, 1, NULL);
@@ -614,7 +631,7 @@ static enum status attend(struct drafter *drafter, const struct model *model, ui
                                  .rows_max = spec->block},
         &ctx);
     model_linear(model, a->o, &w->o, a->delta, rows, model->segments, NULL);
-    return add_sum(drafter, model, comm, err);
+    return add_sum(drafter, model, w->post_norm, comm, err);
 }
 
 static enum status think(struct drafter *drafter, const struct model *model, uint32_t layer,
@@ -623,7 +640,7 @@ static enum status think(struct drafter *drafter, const struct model *model, uin
     const struct drafter_layer_weights *w = &weights->layer[layer];
     const struct activations *a = &drafter->a;
     const uint32_t rows = drafter->pass.rows;
-    norm(drafter, model, a->x, w->post_norm, a->h, rows, weights->spec.hidden);
+    bool is_last = layer + 1 == weights->spec.layers; /* masks alone are normed behind it */
     model_linear(model, a->h, &w->gate_up, a->gate_up, rows, 1, NULL);
     model->backend->swiglu(&(struct swiglu_args){.gate_up = a->gate_up,
                                                  .gate_up_stride = 2 * (size_t)weights->width,
@@ -633,5 +650,5 @@ static enum status think(struct drafter *drafter, const struct model *model, uin
                                                  .dim = weights->width},
                            model->ctx);
     model_linear(model, a->act, &w->down, a->delta, rows, model->segments, NULL);
-    return add_sum(drafter, model, comm, err);
+    return add_sum(drafter, model, is_last ? NULL : w[1].input_norm, comm, err);
 }

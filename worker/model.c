@@ -6,8 +6,8 @@
 #include "drafter.h"
 #include "moe.h"
 
-static enum status add_sum(const struct model *model, float *share, uint32_t rows,
-                           struct comm *comm, struct error *err);
+static enum status add_sum(const struct model *model, float *share, const float *norm,
+                           uint32_t rows, struct comm *comm, struct error *err);
 
 struct model_shape model_shape_of(const struct step_batch *batch) {
     struct model_shape shape = {.rows = batch->rows, .sequences = batch->sequence_count};
@@ -111,18 +111,20 @@ enum status model_forward(const struct model *model, const struct model_input *i
     enum status status = comm_all_reduce(comm, s->x, (size_t)rows * dim, err);
     if (status != STATUS_OK) return error_wrap(err, status, "embedding");
 
+    model_norm(model, s->x, weights->layer[0].input_norm, s->h, rows);
     for (uint32_t l = 0; l < weights->spec.layers; l++) {
         const struct layer_weights *layer = &weights->layer[l];
+        bool is_last = l + 1 == weights->spec.layers;
 
-        model_norm(model, s->x, layer->input_norm, s->h, rows);
         float *share = attention_forward(model, layer, kv_pool_layer(model->kv, l), input);
-        status = add_sum(model, share, rows, comm, err);
+        status = add_sum(model, share, layer->post_norm, rows, comm, err);
         if (status != STATUS_OK) return error_wrap(err, status, "attention of layer %u", l);
 
-        model_norm(model, s->x, layer->post_norm, s->h, rows);
         share = layer->dense ? moe_dense_forward(model, layer, rows)
                              : moe_routed_forward(model, layer, input);
-        status = add_sum(model, share, rows, comm, err);
+        /* Behind the last one the rows that ask are normed alone (sampler.h). */
+        status = add_sum(model, share, is_last ? NULL : weights->layer[l + 1].input_norm, rows,
+                         comm, err);
         if (status != STATUS_OK) return error_wrap(err, status, "MLP of layer %u", l);
 
         if (model->drafter) status = drafter_tap(model->drafter, l, s->x, rows, err);
@@ -169,13 +171,27 @@ void model_linear(const struct model *model, const float *x, const struct linear
                            model->ctx);
 }
 
-/* x += the sum over ranks of their shares. */
-static enum status add_sum(const struct model *model, float *share, uint32_t rows,
-                           struct comm *comm, struct error *err) {
-    size_t count = (size_t)rows * model->weights->spec.hidden;
+/* x += the sum over ranks of their shares; then h = norm(x), by this weight unless it is NULL. */
+static enum status add_sum(const struct model *model, float *share, const float *norm,
+                           uint32_t rows, struct comm *comm, struct error *err) {
+    const struct model_spec *spec = &model->weights->spec;
+    const struct scratch *s = model->scratch;
+    size_t count = (size_t)rows * spec->hidden;
     enum status status = comm_all_reduce(comm, share, count, err);
     if (status != STATUS_OK) return status;
-    model->backend->add(&(struct add_args){.x = model->scratch->x, .y = share, .count = count},
-                        model->ctx);
+    if (norm)
+        model->backend->rms_norm(&(struct rms_norm_args){.x = s->x,
+                                                         .x_stride = spec->hidden,
+                                                         .add = share,
+                                                         .sum = s->x,
+                                                         .weight = norm,
+                                                         .y = s->h,
+                                                         .y_stride = spec->hidden,
+                                                         .rows = rows,
+                                                         .dim = spec->hidden,
+                                                         .eps = spec->norm_eps},
+                                 model->ctx);
+    else
+        model->backend->add(&(struct add_args){.x = s->x, .y = share, .count = count}, model->ctx);
     return STATUS_OK;
 }

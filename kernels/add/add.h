@@ -1,4 +1,4 @@
-/* The residual: x[i] = x[i] + y[i]. Exact. */
+/* A sum that no norm follows (rms_norm adds itself): x[i] = x[i] + y[i]. Exact. */
 #ifndef ESPALIER_ADD_H
 #define ESPALIER_ADD_H
 

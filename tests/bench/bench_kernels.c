@@ -93,7 +93,8 @@ static const struct moe_experts_case moe_experts_shapes[] = {
 };
 static const struct embed_case embed_shapes[] = {{512, 7168, 0, 1000, 1000, KERNEL_BF16}};
 static const struct add_case add_shapes[] = {{7168}, {7168 * 512}};
-static const struct rms_norm_case rms_norm_shapes[] = {{1, 7168, false, 0}, {512, 7168, false, 0}};
+static const struct rms_norm_case rms_norm_shapes[] = {
+    {1, 7168, false, 0, false}, {512, 7168, false, 0, false}, {512, 7168, false, 0, true}};
 static const struct rope_case rope_shapes[] = {
     {1, 64, 64, 128, 0, false}, {512, 64, 64, 128, 0, false}, {512, 64, 128, 0, 0, true}};
 static const struct kv_store_case kv_store_shapes[] = {

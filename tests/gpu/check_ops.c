@@ -38,7 +38,8 @@
 /* Of a step of 64 rows; of the larger ops less, since the references are slow: bench_gpu checks
  * those at whole shapes against the CPU's fast variants. */
 static const struct embed_case embed_k26[] = {{64, 7168, 512, 512, 4096, KERNEL_BF16}};
-static const struct rms_norm_case rms_norm_k26[] = {{64, 7168, false, 0}, {64, 512, true, 64}};
+static const struct rms_norm_case rms_norm_k26[] = {
+    {64, 7168, false, 0, false}, {64, 512, true, 64, false}, {64, 7168, false, 0, true}};
 static const struct rope_case rope_k26[] = {{64, 8, 64, 128, 199936, false}};
 static const struct kv_copy_case kv_copy_k26[] = {{64, 1152, 9, 8, true}};
 static const struct kv_store_case kv_store_k26[] = {{KERNEL_BF16, 64, 512, 64, 256, 0, false, 0}};

@@ -28,10 +28,13 @@ struct rms_norm_case {
     uint32_t rows, dim;
     bool in_place;
     uint32_t pad; /* floats between rows */
+    bool adds;    /* into x, or elsewhere where y is x */
 };
 static const struct rms_norm_case rms_norm_cases[] = {
-    {0, 64, false, 0},  {1, 16, false, 0},   {1, 7168, false, 0},  {3, 512, true, 64},
-    {5, 1536, true, 0}, {17, 256, false, 3}, {130, 256, true, 16},
+    {0, 64, false, 0, false},    {1, 16, false, 0, false},   {1, 7168, false, 0, false},
+    {3, 512, true, 64, false},   {5, 1536, true, 0, false},  {17, 256, false, 3, false},
+    {130, 256, true, 16, false}, {1, 7168, false, 0, true},  {3, 512, true, 64, true},
+    {17, 256, false, 3, true},   {130, 272, false, 0, true},
 };
 
 struct linear_case {

@@ -550,6 +550,16 @@ def records():
               latent=c, rope=key, kv=kv, out=stored, read=np.array([read for _, read in made]))
 
 
+def residuals():
+    rng = np.random.default_rng(20261130)
+    x, add = (3 * rng.standard_normal((2, 3, 48))).astype(np.float32)
+    w = rng.standard_normal(48).astype(np.float32)
+    s = x.astype(np.float64) + add
+    r = 1 / np.sqrt((s**2).mean(axis=1, keepdims=True) + 1e-5)
+    write("rms_norm", "residual", rows=3, dim=48, eps=np.float32(1e-5), x=x, add=add, w=w, sum=s,
+          y=s * r * w)
+
+
 def main():
     linear()
     norms_and_gates()
@@ -566,6 +576,7 @@ def main():
     rounded_activations()
     expanded()
     records()
+    residuals()
 
 
 if __name__ == "__main__":

@@ -175,6 +175,7 @@ void rig_rms_norm(struct rig *rig, const struct rms_norm_case *c, uint32_t threa
     call->args.rms_norm = (struct rms_norm_args){
         .x = x,
         .x_stride = stride,
+        .add = c->adds ? normals(rig, c->rows * stride, 3) : NULL,
         .weight = normals(rig, c->dim, 1),
         .y = add_output(rig, call, "y", RIG_F32, c->in_place ? x : NULL, 1, c->rows, stride),
         .y_stride = stride,
@@ -182,7 +183,10 @@ void rig_rms_norm(struct rig *rig, const struct rms_norm_case *c, uint32_t threa
         .dim = c->dim,
         .eps = 1e-5f,
     };
-    call->bytes = (double)c->rows * c->dim * 4;
+    if (c->adds)
+        call->args.rms_norm.sum = add_output(rig, call, "sum", RIG_F32, c->in_place ? NULL : x, 1,
+                                             c->rows, stride);
+    call->bytes = (double)c->rows * c->dim * (c->adds ? 12 : 4);
     call->flops = (double)c->rows * c->dim * 4;
 }
 

@@ -68,9 +68,13 @@ static void narrow_embed(struct rig *rig, struct rig_call *call, uint32_t row) {
 static void narrow_rms_norm(struct rig *rig, struct rig_call *call, uint32_t row) {
     (void)rig;
     struct rms_norm_args *args = &call->args.rms_norm;
-    bool in_place = args->x == args->y;
+    bool in_place = args->x == args->y, is_sum = args->add && !in_place;
     args->y = call->output[0].data;
-    args->x = in_place ? args->y : args->x + row * args->x_stride;
+    if (args->add) {
+        args->add += row * args->x_stride;
+        args->sum = call->output[1].data;
+    }
+    args->x = in_place ? args->y : is_sum ? args->sum : args->x + row * args->x_stride;
     args->rows = 1;
 }
 

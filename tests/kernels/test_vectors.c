@@ -172,17 +172,19 @@ static void check_rms_norm(const struct vector *v) {
     struct kernel_ctx ctx = {0};
     struct rms_norm_args args = {.x = reals(v, "x"),
                                  .x_stride = dim,
+                                 .add = reals(v, "add"),
                                  .weight = reals(v, "w"),
-                                 .y = output(v, "y"),
                                  .y_stride = dim,
                                  .rows = number(v, "rows"),
                                  .dim = dim,
                                  .eps = real(v, "eps")};
-    rms_norm_ref(&args, &ctx);
-    expect(v, "y", args.y);
-    args.y = output(v, "y");
-    rms_norm_cpu(&args, &ctx);
-    expect(v, "y", args.y);
+    for (int variant = 0; variant < 2; variant++) {
+        args.y = output(v, "y");
+        if (args.add) args.sum = output(v, "sum");
+        variant == 0 ? rms_norm_ref(&args, &ctx) : rms_norm_cpu(&args, &ctx);
+        expect(v, "y", args.y);
+        if (args.add) expect(v, "sum", args.sum);
+    }
 }
 
 static void check_swiglu(const struct vector *v) {
@@ -612,7 +614,7 @@ static const struct {
     size_t least; /* cases the file must hold */
 } checks[] = {
     {"linear", check_linear, 14},
-    {"rms_norm", check_rms_norm, 1},
+    {"rms_norm", check_rms_norm, 2},
     {"swiglu", check_swiglu, 1},
     {"embed", check_embed, 1},
     {"rope", check_rope, 2},
