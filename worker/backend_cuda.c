@@ -30,10 +30,9 @@ static enum status check_types(const struct device_bounds *bounds, struct error 
     if (bounds->activation == KERNEL_INT8)
         return error_set(err, STATUS_UNIMPLEMENTED,
                          "--device cuda: --activation-dtype int8, accepted: f32 and bf16");
-    if (bounds->kv_dtype != KERNEL_BF16)
+    if (bounds->kv_dtype == KERNEL_F32)
         return error_set(err, STATUS_UNIMPLEMENTED,
-                         "--device cuda: --kv-cache-dtype %s, accepted: bf16",
-                         bounds->kv_dtype == KERNEL_F32 ? "f32" : "fp8");
+                         "--device cuda: --kv-cache-dtype f32, accepted: bf16 and fp8");
     return STATUS_OK;
 }
 

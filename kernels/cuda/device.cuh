@@ -83,6 +83,11 @@ DEVICE_INLINE void device_load16(uint32_t out[4], const void *shared) {
     out[0] = value.x, out[1] = value.y, out[2] = value.z, out[3] = value.w;
 }
 
+DEVICE_INLINE void device_load8(uint32_t out[2], const void *shared) {
+    uint2 value = *(const uint2 *)shared;
+    out[0] = value.x, out[1] = value.y;
+}
+
 DEVICE_INLINE uint32_t device_load4(const void *shared) {
     return *(const uint32_t *)shared;
 }

@@ -18,7 +18,7 @@ extern "C" {
 #include "linear/linear.h"
 }
 
-#include "cuda/device.cuh"
+#include "cuda/widen.cuh"
 
 #define PANEL_NO_ROW   UINT32_MAX
 #define PANEL_SUM_LINE (PANEL_OUTPUTS + 4u) /* floats a row of sums takes in shared memory */
@@ -176,20 +176,6 @@ template <enum linear_format Format, uint32_t Tiles, uint32_t RingBytes> struct 
 
 /* ============================== the product =================================================== */
 
-/* Four nibbles that lie sixteen bits apart, offset binary, as pairs of bf16: 0x4300 is 128. */
-DEVICE_INLINE uint32_t panel_widen_int4(uint32_t nibbles) {
-    const uint32_t minus_136 = 0xc308c308u;
-    return device_add_bf16x2((nibbles & 0x000f000fu) | 0x43004300u, minus_136);
-}
-
-/* Two e4m3 codes, in the lowest bytes of the halves, as a pair of bf16: exponents begin 120 lower,
- * and subnormal codes are subnormal numbers until they are multiplied. */
-DEVICE_INLINE uint32_t panel_widen_fp8(uint32_t codes) {
-    const uint32_t two_to_120 = 0x7b807b80u;
-    return device_multiply_bf16x2((codes & 0x00800080u) << 8 | (codes & 0x007f007fu) << 4,
-                                  two_to_120);
-}
-
 /* weights[half][t]: the left operand for outputs t of this lane and inputs [16 half, 16 half + 16);
  * data: of the lane's panel. */
 template <enum linear_format Format>
@@ -204,7 +190,7 @@ static __device__ void panel_load_weights(const unsigned char *data, uint32_t pa
             device_load16(word, data + format::place((half * 4 + quad) * 4 + column, panel) * 16);
 #pragma unroll
             for (uint32_t i = 0; i < 16; i++)
-                weights[half][i / 4][i % 4] = panel_widen_int4(word[i / 4] >> i % 4 * 4);
+                weights[half][i / 4][i % 4] = widen_int4(word[i / 4] >> i % 4 * 4);
         } else if constexpr (Format == LINEAR_FP8) {
 #pragma unroll
             for (uint32_t i = 0; i < 4; i++) { /* two inputs of four outputs */
@@ -216,8 +202,8 @@ static __device__ void panel_load_weights(const unsigned char *data, uint32_t pa
                 }
 #pragma unroll
                 for (uint32_t t = 0; t < 4; t++)
-                    weights[half][t][i] = panel_widen_fp8((word[0] >> t * 8 & 0xff) |
-                                                          (word[1] >> t * 8 & 0xff) << 16);
+                    weights[half][t][i] = widen_fp8((word[0] >> t * 8 & 0xff) |
+                                                    (word[1] >> t * 8 & 0xff) << 16);
             }
         } else {
 #pragma unroll

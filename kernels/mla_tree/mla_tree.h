@@ -35,7 +35,8 @@
  * of max|c|, with activation BF16 2^-8 of it, for a p_j may be rounded the other way.
  *
  * The CUDA variant rounds queries and weights p to bf16 and sums in another order: tolerance 1e-2
- * of max|c|. It is split over positions (FlashDecoding; mla_tree_cuda.h) and takes bf16 caches.
+ * of max|c|. It is split over positions (FlashDecoding; mla_tree_cuda.h) and takes bf16 caches, and
+ * fp8 ones with the bits of bf16 caches of the same values.
  */
 #ifndef ESPALIER_MLA_TREE_H
 #define ESPALIER_MLA_TREE_H

@@ -1,7 +1,8 @@
 /* A block: one tile of queries against one range of positions.
  *
  *     positions  ──▶ ring of stages in shared memory, by asynchronous copies, token by token
- *                     through the page table (any page size)
+ *                     through the page table (any page size), as the cache has them; records of an
+ *                     FP8 cache are then widened, exactly, into one stage of bf16 beside the ring
  *     scores     S' = K Q'    products of 16 positions x 8 queries, one or two a warp; where there
  *                             are fewer products than warps, warps share the inner dimension
  *     weights    P = 2^(S c - max), running maximum and sum a query, as FlashAttention does
@@ -13,16 +14,36 @@
  * eight heads that a rank of eight has of Kimi fill a product, and what is read of the cache is
  * loaded into registers by one warp.
  *
- * Three barriers a stage: after the copies landed, after S, after P. The first also says that
- * everybody is done with the stage that is filled next. */
+ * Three barriers a stage: after the copies landed, after S, after P; a fourth after records were
+ * widened. The first also says that everybody is done with the stage that is filled next, and with
+ * what was widened last. */
 #include "cuda/block.cuh"
 #include "cuda/math.cuh"
+#include "cuda/widen.cuh"
 #include "mla_tree/mla_tree_split.cuh"
 
-template <uint32_t Latent, uint32_t Rope, uint32_t Queries, uint32_t Tok, uint32_t Stages>
+/* What a token takes in a cache, and where the rotated key of a record is: kv_store.h. */
+template <enum kernel_dtype Cache, uint32_t Latent, uint32_t Rope> struct token {
+    static constexpr uint32_t bytes = (Latent + Rope) * sizeof(bf16);
+};
+
+template <uint32_t Latent, uint32_t Rope> struct token<KERNEL_FP8, Latent, Rope> {
+    static constexpr uint32_t rope_at = Latent +
+                                        (Latent + KV_FP8_GROUP - 1) / KV_FP8_GROUP * sizeof(float);
+    static constexpr uint32_t bytes = (rope_at + Rope * sizeof(bf16) + KV_FP8_ALIGN - 1) /
+                                      KV_FP8_ALIGN * KV_FP8_ALIGN;
+};
+
+template <enum kernel_dtype Cache, uint32_t Latent, uint32_t Rope, uint32_t Queries, uint32_t Tok,
+          uint32_t Stages>
 struct block {
+    typedef struct token<Cache, Latent, Rope> cached;
+    static constexpr bool is_widened = Cache == KERNEL_FP8;
     static constexpr uint32_t width = Latent + Rope;
     static constexpr uint32_t line = width + MLA_PAD;
+    /* From token to token of a stage. */
+    static constexpr uint32_t staged_bytes = is_widened ? cached::bytes : line * sizeof(bf16);
+    static constexpr uint32_t widened = is_widened ? Tok * line : 0;
     static constexpr uint32_t weight_line = Tok + MLA_PAD;
     static constexpr uint32_t score_line = Queries + MLA_SCORE_PAD;
     static constexpr uint32_t query_groups = Queries / 8;
@@ -40,19 +61,25 @@ struct block {
     static_assert(Queries * threads_a_query % WARP_LANES == 0, "weights are of whole warps");
 
     bf16 *query;               /* [Queries, line] */
-    bf16 *cache;               /* [Stages, Tok, line] */
+    unsigned char *ring;       /* [Stages, Tok, staged_bytes] */
+    bf16 *wide;                /* [Tok, line], of an FP8 cache alone */
     bf16 *weight;              /* [Queries, weight_line] */
     float *score;              /* [inner_parts, Tok, score_line] */
     float *max, *sum, *shrink; /* [Queries] each */
 
     DEVICE_INLINE void carve(unsigned char *shared) {
         query = (bf16 *)shared;
-        cache = query + Queries * line;
-        weight = cache + Stages * Tok * line;
+        ring = (unsigned char *)(query + Queries * line);
+        wide = (bf16 *)(ring + Stages * Tok * staged_bytes);
+        weight = wide + widened;
         score = (float *)(weight + Queries * weight_line);
         max = score + inner_parts * Tok * score_line;
         sum = max + Queries;
         shrink = sum + Queries;
+    }
+
+    DEVICE_INLINE unsigned char *stage_of(uint32_t tok_begin) const {
+        return ring + tok_begin / Tok % Stages * Tok * staged_bytes;
     }
 };
 
@@ -70,11 +97,11 @@ static __device__ void load_queries(const struct split_args &args, const struct 
 
 /* Begin to copy the positions from tok_begin into a stage; positions beyond the range become zero,
  * since a weight of zero does not silence a NaN. */
-template <uint32_t Tok, uint32_t Stages, typename Block>
+template <uint32_t Tok, typename Block>
 static __device__ void begin_stage(const struct split_args &args, const struct task &task,
                                    const Block &block, uint32_t tok_begin) {
-    constexpr uint32_t chunks = Block::width / 8;
-    bf16 *stage = block.cache + tok_begin / Tok % Stages * Tok * Block::line;
+    constexpr uint32_t tok_bytes = Block::cached::bytes, chunks = tok_bytes / 16;
+    unsigned char *stage = block.stage_of(tok_begin);
     for (uint32_t i = threadIdx.x; i < Tok * chunks; i += MLA_CUDA_THREADS) {
         uint32_t tok = i / chunks, chunk = i % chunks, position = tok_begin + tok;
         bool wanted = position < task.tok_end;
@@ -82,9 +109,53 @@ static __device__ void begin_stage(const struct split_args &args, const struct t
         if (wanted)
             slot = (size_t)task.seq.page[position / args.op.page_tok] * args.op.page_tok +
                    position % args.op.page_tok;
-        device_copy16(stage + tok * Block::line + chunk * 8,
-                      (const bf16 *)args.op.kv + slot * Block::width + chunk * 8, wanted);
+        device_copy16(stage + tok * Block::staged_bytes + chunk * 16,
+                      (const unsigned char *)args.op.kv + slot * tok_bytes + chunk * 16, wanted);
     }
+}
+
+/* Eight codes as bf16, times a power of two. */
+static __device__ uint4 widen_codes(const uint32_t codes[2], float scale) {
+    uint32_t scales = device_pack_bf16(scale, scale), wide[4];
+#pragma unroll
+    for (uint32_t i = 0; i < 4; i++) {
+        uint32_t pair = codes[i / 2] >> i % 2 * 16;
+        wide[i] = device_multiply_bf16x2(widen_fp8((pair & 0xff) | (pair & 0xff00) << 8), scales);
+    }
+    return {wide[0], wide[1], wide[2], wide[3]};
+}
+
+/* block.wide: the stage's records. */
+template <uint32_t Latent, uint32_t Rope, uint32_t Tok, typename Block>
+static __device__ void widen_stage(const Block &block, const unsigned char *stage) {
+    constexpr uint32_t eights = Latent / 8, pairs = Rope / 2;
+#pragma unroll
+    for (uint32_t i = threadIdx.x; i < Tok * eights; i += MLA_CUDA_THREADS) {
+        uint32_t tok = i / eights, column = i % eights * 8, codes[2];
+        const unsigned char *record = stage + tok * Block::staged_bytes;
+        device_load8(codes, record + column);
+        const float *scale = (const float *)(record + Latent) + column / KV_FP8_GROUP;
+        *(uint4 *)(block.wide + tok * Block::line + column) = widen_codes(codes, *scale);
+    }
+#pragma unroll
+    for (uint32_t i = threadIdx.x; i < Tok * pairs; i += MLA_CUDA_THREADS) {
+        uint32_t tok = i / pairs, pair = i % pairs;
+        const unsigned char *key = stage + tok * Block::staged_bytes + Block::cached::rope_at;
+        uint32_t *to = (uint32_t *)(block.wide + tok * Block::line + Latent);
+        to[pair] = ((const uint32_t *)key)[pair];
+    }
+}
+
+/* The stage's positions as bf16, when all of them are there. */
+template <uint32_t Latent, uint32_t Rope, uint32_t Tok, typename Block>
+static __device__ const bf16 *take_stage(const Block &block, uint32_t tok_begin) {
+    const unsigned char *stage = block.stage_of(tok_begin);
+    if constexpr (Block::is_widened) {
+        widen_stage<Latent, Rope, Tok>(block, stage);
+        device_barrier();
+        return block.wide;
+    }
+    return (const bf16 *)stage;
 }
 
 /* block.score: this warp's products, over its part of the inner dimension. */
@@ -253,10 +324,10 @@ static __device__ void store(const struct split_args &args, const struct task &t
         }
 }
 
-template <uint32_t Latent, uint32_t Rope, uint32_t Queries, uint32_t Tok, uint32_t Stages,
-          uint32_t Blocks>
+template <enum kernel_dtype Cache, uint32_t Latent, uint32_t Rope, uint32_t Queries, uint32_t Tok,
+          uint32_t Stages, uint32_t Blocks>
 __global__ void __launch_bounds__(MLA_CUDA_THREADS, Blocks) mla_tree_split(struct split_args args) {
-    typedef struct block<Latent, Rope, Queries, Tok, Stages> shape;
+    typedef struct block<Cache, Latent, Rope, Queries, Tok, Stages> shape;
     struct task task = find_task<Tok, Queries>(args);
     if (task.query_count == 0) return;
     shape block;
@@ -269,7 +340,7 @@ __global__ void __launch_bounds__(MLA_CUDA_THREADS, Blocks) mla_tree_split(struc
 #pragma unroll
     for (uint32_t ahead = 0; ahead + 1 < Stages; ahead++) {
         if (task.tok_begin + ahead * Tok < task.tok_end)
-            begin_stage<Tok, Stages>(args, task, block, task.tok_begin + ahead * Tok);
+            begin_stage<Tok>(args, task, block, task.tok_begin + ahead * Tok);
         device_copy_commit();
     }
 
@@ -278,9 +349,9 @@ __global__ void __launch_bounds__(MLA_CUDA_THREADS, Blocks) mla_tree_split(struc
         device_copy_wait<Stages - 2>();
         device_barrier();
         uint32_t next = tok + (Stages - 1) * Tok;
-        if (next < task.tok_end) begin_stage<Tok, Stages>(args, task, block, next);
+        if (next < task.tok_end) begin_stage<Tok>(args, task, block, next);
         device_copy_commit();
-        const bf16 *stage = block.cache + tok / Tok % Stages * Tok * shape::line;
+        const bf16 *stage = take_stage<Latent, Rope, Tok>(block, tok);
         compute_scores<Tok>(block, stage);
         device_barrier();
         compute_weights<Tok, Queries>(args, task, block, tok);
@@ -345,23 +416,31 @@ __global__ void __launch_bounds__(MLA_CUDA_THREADS) mla_tree_merge(struct split_
                 threadIdx.x] = value / sum;
 }
 
-template <uint32_t Latent, uint32_t Rope>
-static void (*choose_kernel(enum mla_cuda_tile tile))(struct split_args) {
+template <enum kernel_dtype Cache, uint32_t Latent, uint32_t Rope>
+static void (*kernel_of_tile(enum mla_cuda_tile tile))(struct split_args) {
     switch (tile) {
 #define X(name, queries, tok, stages, blocks)                                                      \
-    case name: return mla_tree_split<Latent, Rope, queries, tok, stages, blocks>;
+    case name: return mla_tree_split<Cache, Latent, Rope, queries, tok, stages, blocks>;
         MLA_CUDA_TILES(X)
 #undef X
     default: return NULL;
     }
 }
 
+template <enum kernel_dtype Cache>
+static void (*choose_kernel(const struct mla_tree_args *args,
+                            enum mla_cuda_tile tile))(struct split_args) {
+    return args->latent_dim == 512 ? kernel_of_tile<Cache, 512, 64>(tile)
+                                   : kernel_of_tile<Cache, 128, 32>(tile);
+}
+
 void mla_tree_cuda(const struct mla_tree_args *args, struct kernel_ctx *ctx) {
     KERNEL_CHECK(mla_tree_cuda_takes(args) && args->page_tok >= 1);
     struct mla_cuda_plan plan = mla_tree_cuda_plan(args, ctx->device);
     KERNEL_CHECK(ctx->scratch_bytes >= plan.scratch_bytes);
-    void (*kernel)(struct split_args) = args->latent_dim == 512 ? choose_kernel<512, 64>(plan.tile)
-                                                                : choose_kernel<128, 32>(plan.tile);
+    void (*kernel)(struct split_args) = args->kv_dtype == KERNEL_FP8
+                                            ? choose_kernel<KERNEL_FP8>(args, plan.tile)
+                                            : choose_kernel<KERNEL_BF16>(args, plan.tile);
     if (plan.tile == MLA_TILE_WGMMA) kernel = mla_tree_wgmma_kernel(args->latent_dim);
     KERNEL_CHECK(kernel != NULL);
 

@@ -44,7 +44,7 @@ struct mla_cuda_plan {
     size_t scratch_bytes;   /* device memory for the ranges' partial results */
 };
 
-/* bf16 caches of 512 + 64 and of 128 + 32. */
+/* Caches of 512 + 64 and of 128 + 32, in bf16 and fp8. */
 bool mla_tree_cuda_takes(const struct mla_tree_args *args);
 
 struct mla_cuda_plan mla_tree_cuda_plan(const struct mla_tree_args *args,

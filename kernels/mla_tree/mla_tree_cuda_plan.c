@@ -15,12 +15,12 @@ static const struct mla_tile_shape shapes[MLA_TILE_COUNT] = {
 bool mla_tree_cuda_takes(const struct mla_tree_args *args) {
     bool known = (args->latent_dim == 512 && args->rope_dim == 64) ||
                  (args->latent_dim == 128 && args->rope_dim == 32);
-    return known && args->kv_dtype == KERNEL_BF16;
+    return known && (args->kv_dtype == KERNEL_BF16 || args->kv_dtype == KERNEL_FP8);
 }
 
 static size_t shared_bytes(const struct mla_tree_args *args, enum mla_cuda_tile tile) {
     if (tile == MLA_TILE_WGMMA) return mla_wgmma_shared_bytes(args->latent_dim);
-    return mla_tile_shared_bytes(shapes[tile], args->latent_dim, args->rope_dim);
+    return mla_tile_shared_bytes(shapes[tile], args->kv_dtype, args->latent_dim, args->rope_dim);
 }
 
 /* The smallest that holds all queries, so that the cache is read once, or the largest that fits.

@@ -3,6 +3,7 @@
 #ifndef ESPALIER_MLA_TREE_TILE_H
 #define ESPALIER_MLA_TREE_TILE_H
 
+#include "kv_store/kv_store.h"
 #include "mla_tree/mla_tree_cuda.h"
 
 /* name, queries, positions a stage, stages, blocks of a multiprocessor that registers are left for.
@@ -54,15 +55,19 @@ static inline size_t mla_wgmma_shared_bytes(uint32_t latent_dim) {
            (size_t)4 * MLA_WGMMA_QUERIES * sizeof(float);
 }
 
-static inline size_t mla_tile_shared_bytes(struct mla_tile_shape shape, uint32_t latent_dim,
-                                           uint32_t rope_dim) {
-    size_t line = (size_t)latent_dim + rope_dim + MLA_PAD;
-    size_t halves = (shape.queries + (size_t)shape.tok * shape.stages) * line +
-                    (size_t)shape.queries * (shape.tok + MLA_PAD);
+/* Tokens lie in a stage as the cache has them. Products want bf16: those of an FP8 cache are
+ * widened into a place for the positions of one stage. */
+static inline size_t mla_tile_shared_bytes(struct mla_tile_shape shape, enum kernel_dtype kv_dtype,
+                                           uint32_t latent_dim, uint32_t rope_dim) {
+    size_t line = ((size_t)latent_dim + rope_dim + MLA_PAD) * sizeof(bf16);
+    size_t cache = shape.stages * line;
+    if (kv_dtype == KERNEL_FP8)
+        cache = line + shape.stages * kv_tok_bytes(kv_dtype, latent_dim, rope_dim);
     size_t floats = (size_t)mla_tile_inner_parts(shape) * shape.tok *
                         (shape.queries + MLA_SCORE_PAD) +
                     3 * (size_t)shape.queries;
-    return halves * sizeof(bf16) + floats * sizeof(float);
+    return shape.queries * line + shape.tok * cache +
+           (size_t)shape.queries * (shape.tok + MLA_PAD) * sizeof(bf16) + floats * sizeof(float);
 }
 
 #endif

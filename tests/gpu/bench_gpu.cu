@@ -26,6 +26,7 @@ extern "C" {
 #include "bench_step.h"
 #include "check_ops.h"
 #include "kernel.h"
+#include "kv_store/kv_store.h"
 #include "linear/linear_cuda.h"
 #include "mla_tree/mla_tree_cuda.h"
 #include "moe_experts/moe_experts_cuda.h"
@@ -284,12 +285,14 @@ static uint64_t *upload_tree(struct bench *bench, uint32_t rows) {
 }
 
 /* A tree of rows behind a context whose pages lie in any order. */
-static void make_mla_tree(struct bench *bench, struct call *call, uint32_t rows, uint32_t context) {
+static void make_mla_tree(struct bench *bench, struct call *call, enum kernel_dtype kv_dtype,
+                          uint32_t rows, uint32_t context) {
     const struct shape *shape = &bench->shape;
     const uint32_t page_tok = 64;
     uint32_t width = shape->latent_dim + shape->rope_dim;
     uint32_t pages = (context + rows + page_tok - 1) / page_tok;
-    size_t cache_bytes = (size_t)pages * page_tok * width * sizeof(bf16);
+    size_t tok_bytes = kv_tok_bytes(kv_dtype, shape->latent_dim, shape->rope_dim);
+    size_t cache_bytes = pages * page_tok * tok_bytes;
     uint32_t *page = (uint32_t *)malloc(pages * sizeof *page);
     for (uint32_t i = 0; i < pages; i++) {
         uint32_t other = random_below(i + 1);
@@ -308,7 +311,7 @@ static void make_mla_tree(struct bench *bench, struct call *call, uint32_t rows,
     args.q_rope = upload_floats(bench, (size_t)rows * shape->heads * shape->rope_dim);
     args.q_rope_row_stride = (size_t)shape->heads * shape->rope_dim;
     args.q_rope_head_stride = shape->rope_dim;
-    args.kv_dtype = KERNEL_BF16;
+    args.kv_dtype = kv_dtype;
     args.sequences = in_memory;
     args.sequence_count = 1;
     args.out = (float *)take(bench, (size_t)rows * shape->heads * shape->latent_dim * 4);
@@ -322,11 +325,11 @@ static void make_mla_tree(struct bench *bench, struct call *call, uint32_t rows,
     args.positions_max = context + rows;
 
     call->op = "mla_tree";
-    call->what = "BF16";
+    call->what = kv_dtype == KERNEL_FP8 ? "FP8" : "BF16";
     call->rows = rows;
     call->context = context;
     call->copies = copies_of(bench, cache_bytes);
-    call->bytes = (double)(context + rows) * width * sizeof(bf16);
+    call->bytes = (double)(context + rows) * (double)tok_bytes;
     call->flops = 2.0 * rows * shape->heads * (width + shape->latent_dim) * (double)context;
     for (uint32_t i = 0; i < call->copies; i++) {
         args.kv = bench->pool + i * cache_bytes;
@@ -457,7 +460,9 @@ static int time_all(struct bench *bench, double least, bool is_tiny) {
         time_call(bench, call);
         time_linears(bench, call, bench->shape.rows[r]);
         for (uint32_t c = 0; c < 4; c++) {
-            make_mla_tree(bench, call, bench->shape.rows[r], bench->shape.contexts[c]);
+            make_mla_tree(bench, call, KERNEL_BF16, bench->shape.rows[r], bench->shape.contexts[c]);
+            time_call(bench, call);
+            make_mla_tree(bench, call, KERNEL_FP8, bench->shape.rows[r], bench->shape.contexts[c]);
             time_call(bench, call);
         }
     }
@@ -580,14 +585,38 @@ static bool check_moe_experts(struct bench *bench, struct call *call, uint32_t r
     return judge(bench, call, call->moe_experts[0].y, want, count, 2e-3);
 }
 
-static bool check_mla_tree(struct bench *bench, struct call *call, uint32_t rows,
-                           uint32_t context) {
-    make_mla_tree(bench, call, rows, context);
+/* Tokens as the op that steps use writes them: scales of records are powers of two, which no
+ * number of the pool is. */
+static void store_tokens(struct bench *bench, const struct mla_tree_args *to, uint32_t tokens) {
+    uint32_t *slot = (uint32_t *)malloc(tokens * sizeof *slot);
+    for (uint32_t i = 0; i < tokens; i++)
+        slot[i] = i;
+    uint32_t *in_memory = (uint32_t *)take(bench, tokens * sizeof *slot);
+    upload(bench, in_memory, slot, tokens * sizeof *slot);
+    free(slot);
+    struct kv_store_args args = {};
+    args.latent_stride = args.rope_stride = to->latent_dim + to->rope_dim;
+    args.latent = upload_floats(bench, tokens * args.latent_stride);
+    args.rope_key = args.latent + to->latent_dim;
+    args.kv = (void *)to->kv;
+    args.kv_dtype = to->kv_dtype;
+    args.slot = in_memory;
+    args.rows = tokens;
+    args.latent_dim = to->latent_dim;
+    args.rope_dim = to->rope_dim;
+    kv_store_cuda(&args, &bench->ctx);
+}
+
+static bool check_mla_tree(struct bench *bench, struct call *call, enum kernel_dtype kv_dtype,
+                           uint32_t rows, uint32_t context) {
+    make_mla_tree(bench, call, kv_dtype, rows, context);
+    uint32_t page_tok = call->mla_tree[0].page_tok;
+    uint32_t pages = (context + rows + page_tok - 1) / page_tok;
+    store_tokens(bench, &call->mla_tree[0], pages * page_tok);
     launch_copy(bench, call, 0);
     wait(bench);
     struct mla_tree_args args = call->mla_tree[0];
     const struct shape *shape = &bench->shape;
-    uint32_t pages = (context + rows + args.page_tok - 1) / args.page_tok;
     size_t queries = (size_t)rows * shape->heads, count = queries * shape->latent_dim;
     struct mla_sequence sequence;
     download(bench, &sequence, args.sequences, sizeof sequence);
@@ -598,7 +627,9 @@ static bool check_mla_tree(struct bench *bench, struct call *call, uint32_t rows
     args.q_latent = (float *)host_copy(bench, args.q_latent, count * sizeof(float));
     args.q_rope = (float *)host_copy(bench, args.q_rope, queries * shape->rope_dim * sizeof(float));
     args.kv = host_copy(bench, args.kv,
-                        (size_t)pages * args.page_tok * (shape->latent_dim + shape->rope_dim) * 2);
+                        pages * page_tok *
+                            kv_tok_bytes(kv_dtype, shape->latent_dim, shape->rope_dim));
+    roof_cuda_fill(bench->pool, shape->pool_bytes, 1, &bench->ctx); /* of weights again */
     args.out = want;
     struct kernel_ctx ctx = {};
     ctx.scratch_bytes = mla_tree_scratch_bytes(1, shape->latent_dim, shape->rope_dim);
@@ -633,7 +664,8 @@ static int check_all(struct bench *bench, bool is_whole) {
         is_good &= check_linear(bench, call, LINEAR_INT4, "o INT4", rows, KERNEL_BF16);
         is_good &= check_linear(bench, call, LINEAR_FP8, "o FP8", rows, KERNEL_F32);
         is_good &= check_moe_experts(bench, call, rows);
-        is_good &= check_mla_tree(bench, call, rows, shape->contexts[0] - 3);
+        is_good &= check_mla_tree(bench, call, KERNEL_BF16, rows, shape->contexts[0] - 3);
+        is_good &= check_mla_tree(bench, call, KERNEL_FP8, rows, shape->contexts[0] - 3);
     }
     free(call);
     is_good &= check_steps(bench, !is_whole);

@@ -59,7 +59,8 @@ static const struct linear_case linear_k26[] = {
     {LINEAR_BF16, 17, 1536, 1536, 1, 1, false, 0, KERNEL_BF16},
     {LINEAR_BF16, 5, 384, 1536, 1, 1, false, 0, KERNEL_F32}};
 static const struct mla_tree_case mla_tree_k26[] = {
-    {KERNEL_BF16, 8, 512, 64, 64, 1, {{TREE_BUSHY, 1000, 16}}, KERNEL_BF16}};
+    {KERNEL_BF16, 8, 512, 64, 64, 1, {{TREE_BUSHY, 1000, 16}}, KERNEL_BF16},
+    {KERNEL_FP8, 8, 512, 64, 64, 1, {{TREE_BUSHY, 1000, 16}}, KERNEL_BF16}};
 static const struct moe_experts_case moe_experts_k26[] = {
     {LINEAR_INT4, LINEAR_INT4, 9, 4, 6, 7168, 256, 1, ROUTE_RANDOM, KERNEL_BF16}};
 

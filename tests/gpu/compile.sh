@@ -22,6 +22,7 @@ cc -std=gnu11 -Wall -Werror -Ikernels -o "$scratch/shared_bytes" tests/gpu/share
 # memory.
 table() {
     c++filt <"$1" | sed -E 's/\(linear_format\)1/BF16/g; s/\(linear_format\)2/INT4/g; s/\(linear_format\)3/FP8/g
+        s/\(kernel_dtype\)1/BF16/g; s/\(kernel_dtype\)3/FP8/g
         s/, true>/, down>/; s/, false>/, gate, up>/; s/([0-9])u([,>])/\1\2/g' |
         awk -v architecture="$2" '
             FNR == NR { split($0, field, "|"); asked[field[1]] = field[2]; next }

@@ -6,11 +6,12 @@
 #include "mla_tree/mla_tree_tile.h"
 #include "moe_experts/moe_experts_tile.h"
 
-static void print_mla_tree(uint32_t latent_dim, uint32_t rope_dim) {
+static void print_mla_tree(enum kernel_dtype kv_dtype, uint32_t latent_dim, uint32_t rope_dim) {
+    const char *cache = kv_dtype == KERNEL_FP8 ? "FP8" : "BF16";
 #define X(name, queries, tok, stages, blocks)                                                      \
-    printf("mla_tree_split<%u, %u, %u, %u, %u, %u>|%zu\n", latent_dim, rope_dim, queries, tok,     \
-           stages, (uint32_t)blocks,                                                               \
-           mla_tile_shared_bytes((struct mla_tile_shape){queries, tok, stages, blocks},            \
+    printf("mla_tree_split<%s, %u, %u, %u, %u, %u, %u>|%zu\n", cache, latent_dim, rope_dim,        \
+           queries, tok, stages, (uint32_t)blocks,                                                 \
+           mla_tile_shared_bytes((struct mla_tile_shape){queries, tok, stages, blocks}, kv_dtype,  \
                                  latent_dim, rope_dim));
     MLA_CUDA_TILES(X)
 #undef X
@@ -21,8 +22,10 @@ static void print_mla_tree(uint32_t latent_dim, uint32_t rope_dim) {
 int main(void) {
     static const char *const formats[] = {
         [LINEAR_BF16] = "BF16", [LINEAR_INT4] = "INT4", [LINEAR_FP8] = "FP8"};
-    print_mla_tree(512, 64);
-    print_mla_tree(128, 32);
+    print_mla_tree(KERNEL_BF16, 512, 64);
+    print_mla_tree(KERNEL_BF16, 128, 32);
+    print_mla_tree(KERNEL_FP8, 512, 64);
+    print_mla_tree(KERNEL_FP8, 128, 32);
     printf("mla_tree_merge|%zu\n", MLA_MERGE_FLOATS * sizeof(float));
     for (int format = LINEAR_BF16; format <= LINEAR_FP8; format++) {
         uint32_t ring = format == LINEAR_BF16 ? PANEL_RING_BF16 : PANEL_RING_NARROW;

@@ -64,7 +64,7 @@ struct thread {
     struct copy copies[SIMT_COPIES_MAX];
     uint32_t copy_count, group;           /* the group that commit closes next */
     const unsigned char *load[LOADS_MAX]; /* since the warp last met */
-    uint8_t load_bytes[LOADS_MAX];        /* 4 or 16 */
+    uint8_t load_bytes[LOADS_MAX];        /* 4, 8 or 16 */
     uint32_t load_count;
 };
 
@@ -281,7 +281,7 @@ void simt_barrier(void) {
     yield();
 }
 
-/* Shared memory delivers 128 bytes a pass: 16 for each of eight lanes, or 4 for each of 32, from
+/* Shared memory delivers 128 bytes a pass: 16 for each of eight lanes, 8 of 16, or 4 of 32, from
  * different banks. Lanes that want the same are served together. */
 static void count_conflicts(const unsigned char *const *from, uint32_t bytes) {
     uint32_t lanes = 128 / bytes, in_bank[SIMT_WARP_LANES] = {0}, passes = 1;

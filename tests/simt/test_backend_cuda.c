@@ -168,7 +168,7 @@ static size_t needed(const struct weights *weights, const struct device_bounds *
                                                  .segments = segments};
     bytes = larger(bytes, moe_experts_cuda_plan(&routed_args, device).scratch_bytes);
     for (uint32_t sequences = 1; sequences <= bounds->sequences_max; sequences++) {
-        const struct mla_tree_args args = {.kv_dtype = KERNEL_BF16,
+        const struct mla_tree_args args = {.kv_dtype = bounds->kv_dtype,
                                            .heads = weights->heads,
                                            .latent_dim = weights->spec.kv_rank,
                                            .rope_dim = weights->spec.rope_dim,
@@ -244,6 +244,7 @@ static void workspace_is_what_the_greediest_call_needs(void **state) {
                 struct device_bounds bounds = few;
                 size_t bytes, all = 0;
                 bounds.activation = activation;
+                bounds.kv_dtype = d % 2 == 0 ? KERNEL_BF16 : KERNEL_FP8;
                 make(&model, &shapes[i]);
                 for (uint32_t rows = 1; rows <= bounds.rows_max; rows++)
                     all = larger(all, needed(&model.weights, &bounds, rows, &simt_devices[d]));
@@ -273,9 +274,7 @@ static void what_no_kernel_takes_is_named(void **state) {
     refuse(&model, &bounds, "--device cuda: --activation-dtype int8, accepted: f32 and bf16");
     bounds = few;
     bounds.kv_dtype = KERNEL_F32;
-    refuse(&model, &bounds, "--device cuda: --kv-cache-dtype f32, accepted: bf16");
-    bounds.kv_dtype = KERNEL_FP8;
-    refuse(&model, &bounds, "--device cuda: --kv-cache-dtype fp8, accepted: bf16");
+    refuse(&model, &bounds, "--device cuda: --kv-cache-dtype f32, accepted: bf16 and fp8");
 
     model.weights.spec.kv_rank = 256;
     refuse(&model, &few, "--device cuda: latents of 256 + 32, accepted: 512 + 64 and 128 + 32");

@@ -1,13 +1,16 @@
-/* The CUDA variant of mla_tree against the reference: every case it takes, every tile, one range of
- * positions and many, under every schedule. */
+/* The CUDA variant of mla_tree against the reference: every case it takes, with bf16 and with fp8
+ * caches, every tile, one range of positions and many, under every schedule. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
 /* cmocka needs the four above. */
 #include <cmocka.h>
+#include <math.h>
 #include <string.h>
 
+#include "kv_store/kv_store.h"
+#include "kv_store/kv_value.h"
 #include "mla_tree/mla_tree_cuda.h"
 #include "simt_variant.h"
 
@@ -30,10 +33,20 @@ static const struct mla_tree_case own_cases[] = {
     {KERNEL_BF16, 8, 512, 64, 64, 1, {{CHAIN, 300, 1}}, KERNEL_F32},
 };
 
+static const struct mla_tree_case *case_of(size_t case_idx) {
+    return case_idx < SHARED_CASES ? &mla_tree_cases[case_idx]
+                                   : &own_cases[case_idx - SHARED_CASES];
+}
+
 static void build_mla_tree(struct rig *rig, size_t case_idx, struct rig_call *call) {
-    const struct mla_tree_case *of = case_idx < SHARED_CASES ? &mla_tree_cases[case_idx]
-                                                             : &own_cases[case_idx - SHARED_CASES];
-    rig_mla_tree(rig, of, 1, call);
+    rig_mla_tree(rig, case_of(case_idx), 1, call);
+}
+
+/* The cases of BF16 caches with FP8 ones; others become some that the variant does not take. */
+static void build_of_records(struct rig *rig, size_t case_idx, struct rig_call *call) {
+    struct mla_tree_case of = *case_of(case_idx);
+    of.dtype = of.dtype == KERNEL_BF16 ? KERNEL_FP8 : KERNEL_F32;
+    rig_mla_tree(rig, &of, 1, call);
 }
 
 static bool takes_mla_tree(const struct rig_call *call) {
@@ -44,24 +57,29 @@ static size_t scratch_bytes_of(const struct rig_call *call, const struct kernel_
     return mla_tree_cuda_plan(&call->args.mla_tree, device).scratch_bytes;
 }
 
-/* What no sequence has stored may hold anything. */
-static void spoil_unused_slots(struct rig *rig, struct rig_call *call) {
-    const struct mla_tree_args *args = &call->args.mla_tree;
+static uint32_t count_slots(const struct mla_tree_args *args) {
     uint32_t pages = 0;
     for (uint32_t s = 0; s < args->sequence_count; s++) {
         const struct mla_sequence *seq = &args->sequences[s];
         pages += (seq->committed + seq->row_count) / args->page_tok + 1;
     }
-    uint32_t slots = pages * args->page_tok, width = args->latent_dim + args->rope_dim;
+    return pages * args->page_tok;
+}
+
+/* What no sequence has stored may hold anything. */
+static void spoil_unused_slots(struct rig *rig, struct rig_call *call) {
+    const struct mla_tree_args *args = &call->args.mla_tree;
+    uint32_t slots = count_slots(args);
+    size_t tok_bytes = kv_tok_bytes(args->kv_dtype, args->latent_dim, args->rope_dim);
     bool *used = rig_alloc(rig, slots);
     for (uint32_t s = 0; s < args->sequence_count; s++) {
         const struct mla_sequence *seq = &args->sequences[s];
         for (uint32_t x = 0; x < seq->committed + seq->row_count; x++)
             used[seq->page[x / args->page_tok] * args->page_tok + x % args->page_tok] = true;
     }
-    bf16 *cache = (bf16 *)(uintptr_t)args->kv; /* the rig's memory, which may be written */
-    for (size_t i = 0; i < (size_t)slots * width; i++)
-        if (!used[i / width]) cache[i] = 0x7fff;
+    unsigned char *cache = (void *)(uintptr_t)args->kv; /* the rig's memory, which may be written */
+    for (uint32_t slot = 0; slot < slots; slot++)       /* NaN, as bf16 and as scale */
+        if (!used[slot]) memset(cache + slot * tok_bytes, 0xff, tok_bytes);
 }
 
 SIMT_VARIANT_CALLS(mla_tree)
@@ -92,6 +110,14 @@ static void every_case_on_every_device(void **state) {
     assert_true(simt_variant_check(&mla_tree, simt_devices, SIMT_DEVICES) >= 30);
     assert_true(simt_variant_check(&mla_tree, &without_wgmma, 1) >= 10);
     assert_true(simt_variant_check(&mla_tree, &small, 1) >= 10);
+}
+
+static void every_case_with_records(void **state) {
+    (void)state;
+    struct simt_variant records = mla_tree;
+    records.build = build_of_records;
+    assert_true(simt_variant_check(&records, simt_devices, SIMT_DEVICES) >= 30);
+    assert_true(simt_variant_check(&records, &small, 1) >= 10);
 }
 
 /* One to 64 rows: every size of a tree, and of a tail beside the edges of pages and stages. */
@@ -190,6 +216,63 @@ static void schedules_do_not_show(void **state) {
     }
 }
 
+/* A BF16 cache with the values of an FP8 one. */
+static const bf16 *widen_cache(struct rig *rig, const struct mla_tree_args *args) {
+    uint32_t width = args->latent_dim + args->rope_dim;
+    size_t slots = count_slots(args);
+    bf16 *wide = rig_alloc(rig, slots * width * sizeof *wide);
+    for (size_t i = 0; i < slots * width; i++) {
+        float value = kv_value(args->kv, KERNEL_FP8, args->latent_dim, args->rope_dim, i / width,
+                               i % width);
+        wide[i] = bf16_from_f32(value);
+        assert_true(bf16_to_f32(wide[i]) == value);
+    }
+    return wide;
+}
+
+/* Of every tile of warps, at both widths: the same bits, whatever the scales, codes and zeros. */
+static void records_have_the_bits_of_bf16(void **state) {
+    (void)state;
+    const struct mla_tree_case cases[] = {
+        {KERNEL_FP8, 8, 512, 64, 64, 1, {{CHAIN, 90, 1}}, KERNEL_F32},
+        {KERNEL_FP8, 2, 512, 64, 16, 2, {{TREE_BUSHY, 300, 8}, {CHAIN, 0, 1}}, KERNEL_BF16},
+        {KERNEL_FP8, 8, 512, 64, 1, 1, {{TREE_LINE, 61, 4}}, KERNEL_F32},
+        {KERNEL_FP8, 8, 512, 64, 64, 1, {{TREE_WIDE, 70, 9}}, KERNEL_F32},
+        {KERNEL_FP8, 8, 128, 32, 64, 2, {{TREE_BUSHY, 700, 9}, {CHAIN, 33, 1}}, KERNEL_F32},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct rig *rig = rig_create(i);
+        struct rig_call call = {0};
+        rig_mla_tree(rig, &cases[i], 1, &call);
+        simt_variant_run(&mla_tree, rig, &call, &without_wgmma, simt_schedules[0].schedule);
+        void *of_records = simt_variant_keep(rig, &call);
+        call.args.mla_tree.kv = widen_cache(rig, &call.args.mla_tree);
+        call.args.mla_tree.kv_dtype = KERNEL_BF16;
+        simt_variant_repeat(&mla_tree, rig, &call, &without_wgmma, 1, of_records);
+        rig_destroy(&rig);
+    }
+}
+
+/* A group that was no number reads as NaN (kv_store.h), and so does what comes of it. */
+static void a_group_that_is_no_number_stays_seen(void **state) {
+    (void)state;
+    const struct mla_tree_case c = {KERNEL_FP8,           2,         512, 64, 64, 1,
+                                    {{TREE_WIDE, 40, 3}}, KERNEL_F32};
+    struct rig *rig = rig_create(1);
+    struct rig_call call = {0};
+    rig_mla_tree(rig, &c, 1, &call);
+    const struct mla_tree_args *args = &call.args.mla_tree;
+    size_t of_row = (size_t)2 * 512, slot = args->sequences[0].page[0] * UINT64_C(64) + 41;
+    unsigned char *record = (unsigned char *)(uintptr_t)args->kv + slot * 656; /* of row 1 */
+    memset(record + 128, 0, 128);
+    ((float *)(void *)(record + 512))[1] = NAN;
+    simt_variant_run(&mla_tree, rig, &call, &simt_devices[1], simt_schedules[0].schedule);
+    for (size_t i = of_row; i < 2 * of_row; i++)
+        assert_true(isnan(args->out[i]));
+    assert_false(isnan(args->out[0])); /* row 0 does not see it */
+    rig_destroy(&rig);
+}
+
 /* As many bytes as the cache has in these positions, whatever the heads and rows of the tile. */
 static void the_cache_is_read_once(void **state) {
     (void)state;
@@ -197,6 +280,8 @@ static void the_cache_is_read_once(void **state) {
         {KERNEL_BF16, 8, 128, 32, 64, 1, {{TREE_BUSHY, 777, 1}}, KERNEL_F32},
         {KERNEL_BF16, 8, 128, 32, 64, 1, {{TREE_BUSHY, 777, 4}}, KERNEL_F32},
         {KERNEL_BF16, 8, 128, 32, 64, 1, {{TREE_BUSHY, 777, 8}}, KERNEL_F32},
+        {KERNEL_FP8, 8, 128, 32, 64, 1, {{TREE_BUSHY, 777, 4}}, KERNEL_F32},
+        {KERNEL_FP8, 8, 512, 64, 64, 1, {{TREE_BUSHY, 77, 8}}, KERNEL_F32},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         struct rig *rig = rig_create(i);
@@ -205,14 +290,17 @@ static void the_cache_is_read_once(void **state) {
         struct simt_counters counters = simt_variant_run(&mla_tree, rig, &call, &simt_devices[2],
                                                          simt_schedules[0].schedule);
         uint32_t positions = cases[i].sequence[0].committed + cases[i].sequence[0].rows;
-        assert_int_equal(counters.copied_bytes, positions * (128 + 32) * sizeof(bf16));
+        size_t tok_bytes = kv_tok_bytes(cases[i].dtype, cases[i].latent_dim, cases[i].rope_dim);
+        assert_int_equal(counters.copied_bytes, positions * tok_bytes);
         rig_destroy(&rig);
     }
 }
 
-static struct mla_cuda_plan plan_of(uint32_t heads, uint32_t rows, uint32_t sequences,
-                                    uint32_t positions, const struct kernel_device *device) {
-    const struct mla_tree_args args = {.heads = heads,
+static struct mla_cuda_plan plan_of(enum kernel_dtype kv_dtype, uint32_t heads, uint32_t rows,
+                                    uint32_t sequences, uint32_t positions,
+                                    const struct kernel_device *device) {
+    const struct mla_tree_args args = {.kv_dtype = kv_dtype,
+                                       .heads = heads,
                                        .latent_dim = 512,
                                        .rope_dim = 64,
                                        .sequence_count = sequences,
@@ -253,16 +341,19 @@ static void plans_fit_the_device(void **state) {
         const struct kernel_device *device = cases[i].device < SIMT_DEVICES
                                                  ? &simt_devices[cases[i].device]
                                                  : &without_wgmma;
-        struct mla_cuda_plan plan = plan_of(8, cases[i].rows, cases[i].sequences,
-                                            cases[i].positions, device);
-        assert_int_equal(plan.tile, cases[i].tile);
-        assert_int_equal(plan.blocks, cases[i].blocks);
-        assert_int_equal(plan.splits_max, cases[i].splits_max);
-        assert_int_equal(plan.grid_blocks, cases[i].grid_blocks);
-        assert_int_equal(plan.partials, cases[i].partials);
-        assert_true(plan.shared_bytes <= device->shared_bytes_max);
-        assert_int_equal(plan.scratch_bytes,
-                         (size_t)plan.partials * cases[i].sequences * (512 + 2) * sizeof(float));
+        for (int fp8 = 0; fp8 < 2; fp8++) { /* records take less room, not another plan */
+            if (fp8 && cases[i].tile == MLA_TILE_WGMMA) continue;
+            struct mla_cuda_plan plan = plan_of(fp8 ? KERNEL_FP8 : KERNEL_BF16, 8, cases[i].rows,
+                                                cases[i].sequences, cases[i].positions, device);
+            assert_int_equal(plan.tile, cases[i].tile);
+            assert_int_equal(plan.blocks, cases[i].blocks);
+            assert_int_equal(plan.splits_max, cases[i].splits_max);
+            assert_int_equal(plan.grid_blocks, cases[i].grid_blocks);
+            assert_int_equal(plan.partials, cases[i].partials);
+            assert_true(plan.shared_bytes <= device->shared_bytes_max);
+            assert_int_equal(plan.scratch_bytes, (size_t)plan.partials * cases[i].sequences *
+                                                     (512 + 2) * sizeof(float));
+        }
     }
 }
 
@@ -304,7 +395,8 @@ static void workspace_is_bounded(void **state) {
     size_t limit_met = 0;
     for (size_t i = 0; i < 5 * 3 * 3; i++) {
         const struct kernel_device *device = devices[i / 9];
-        struct mla_tree_args bounds = {.heads = heads[i % 3],
+        struct mla_tree_args bounds = {.kv_dtype = KERNEL_BF16,
+                                       .heads = heads[i % 3],
                                        .latent_dim = 512,
                                        .rope_dim = 64,
                                        .sequence_count = 64,
@@ -313,7 +405,7 @@ static void workspace_is_bounded(void **state) {
         size_t most = 0;
         for (uint32_t sequences = 1; sequences <= 64; sequences++)
             for (uint32_t rows = 1; rows <= 8192; rows += rows < 300 ? 1 : 263) {
-                struct mla_cuda_plan plan = plan_of(bounds.heads, rows, sequences,
+                struct mla_cuda_plan plan = plan_of(KERNEL_BF16, bounds.heads, rows, sequences,
                                                     bounds.positions_max, device);
                 check_plan(&plan, rows * bounds.heads);
                 if (plan.scratch_bytes > most) most = plan.scratch_bytes;
@@ -329,8 +421,11 @@ int main(void) {
         cmocka_unit_test(plans_fit_the_device),
         cmocka_unit_test(workspace_is_bounded),
         cmocka_unit_test(warpgroups_take_caches_as_they_are),
+        cmocka_unit_test(records_have_the_bits_of_bf16),
+        cmocka_unit_test(a_group_that_is_no_number_stays_seen),
         cmocka_unit_test(tiles_by_warpgroups),
         cmocka_unit_test(every_case_on_every_device),
+        cmocka_unit_test(every_case_with_records),
         cmocka_unit_test(long_context),
         cmocka_unit_test(every_size_of_tree),
         cmocka_unit_test(schedules_do_not_show),

@@ -43,6 +43,7 @@ static void tokens_are_the_cpus(void **state) {
     } cases[] = {
         {"1", "8", "none", {NULL}},
         {"2", "8", "none", {NULL}},
+        {"2", "8", "none", {"--kv-cache-dtype", "fp8", NULL}},
         {"8", "2", "none", {NULL}},
         {"2",
          "6",
@@ -171,7 +172,7 @@ static void what_it_does_not_do_is_said(void **state) {
     static const struct {
         const char *flag, *value, *said;
     } cases[] = {
-        {"--kv-cache-dtype", "f32", "--kv-cache-dtype f32, accepted: bf16"},
+        {"--kv-cache-dtype", "f32", "--kv-cache-dtype f32, accepted: bf16 and fp8"},
         {"--activation-dtype", "int8", "--activation-dtype int8, accepted: f32 and bf16"},
         {"--prefill-form", "expanded", "--prefill-form expanded, accepted: absorbed"},
         {"--device-memory", "1G", "--device-memory: found 1073741824 with --device cuda"},

@@ -72,6 +72,10 @@ DEVICE_INLINE void device_load16(uint32_t out[4], const void *shared) {
     simt_load(out, shared, 16);
 }
 
+DEVICE_INLINE void device_load8(uint32_t out[2], const void *shared) {
+    simt_load(out, shared, 8);
+}
+
 DEVICE_INLINE uint32_t device_load4(const void *shared) {
     uint32_t out;
     simt_load(&out, shared, 4);
