@@ -59,7 +59,8 @@ int cmd_serve(int argc, char *const *argv) {
     int exit_code;
     if (!options_take(&program, argc, argv, &result, &exit_code)) return exit_code;
     struct error err;
-    if (run_dir_choose(run_dir, &serving.dir, &err) != STATUS_OK)
+    if (group_flags_check(&flags, &err) != STATUS_OK ||
+        run_dir_choose(run_dir, &serving.dir, &err) != STATUS_OK)
         return options_refuse(PROGRAM_NAME, EXIT_CODE_USAGE, &err);
 
     struct group_arguments arguments;

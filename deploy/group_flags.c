@@ -11,6 +11,15 @@ const char *group_flags_default_model(void) {
     return path && *path ? path : shipped_path(SHIPPED_MODEL);
 }
 
+/* All ranks get the same flags, and a GPU holds one of them. */
+enum status group_flags_check(const struct group_flags *flags, struct error *err) {
+    if (flags->tp == 1 || !strchr(flags->device, ':')) return STATUS_OK;
+    return error_set(err, STATUS_INVALID_ARGUMENT,
+                     "--device: found %s for %u ranks, accepted: cuda, a GPU each; "
+                     "CUDA_VISIBLE_DEVICES says which",
+                     flags->device, flags->tp);
+}
+
 const char *group_flags_given(const struct options_program *program) {
     for (uint32_t i = 0; i < program->option_count; i++)
         if (program->option[i].given && program->option[i].scope) return program->option[i].name;

@@ -13,6 +13,7 @@ struct group_flags {
     uint32_t tp;
     const char *draft_model_path;      /* NULL: none was given */
     const char *speculative_algorithm; /* likewise */
+    const char *device;
     const char *log_level;
     const char *unread_text;
     uint32_t unread_count;
@@ -22,7 +23,7 @@ struct group_flags {
 };
 
 #define GROUP_FLAGS_DEFAULT                                                                        \
-    { .tp = 1, .log_level = "info" }
+    { .tp = 1, .device = "cpu", .log_level = "info" }
 
 /* The rows every command that starts a group has. */
 #define GROUP_FLAGS_ROWS(flags)                                                                    \
@@ -49,7 +50,7 @@ struct group_flags {
         FLAG_DISABLE_OVERLAP(&(flags)->unread_switch), FLAG_NO_SELF_TEST(&(flags)->unread_switch), \
         FLAG_DISABLE_RADIX_CACHE(&(flags)->unread_switch), FLAG_PAGE_SIZE(&(flags)->unread_count), \
         FLAG_KV_CACHE_DTYPE(&(flags)->unread_text), FLAG_ACTIVATION_DTYPE(&(flags)->unread_text),  \
-        FLAG_PREFILL_FORM(&(flags)->unread_text), FLAG_DEVICE(&(flags)->unread_text),              \
+        FLAG_PREFILL_FORM(&(flags)->unread_text), FLAG_DEVICE(&(flags)->device),              \
         FLAG_THREADS(&(flags)->unread_count), FLAG_NUMA(&(flags)->unread_text),                    \
         FLAG_JOURNAL(&(flags)->unread_text), FLAG_LOG_DIR(&(flags)->unread_text),                  \
         FLAG_LOG_LEVEL(&(flags)->log_level)
@@ -63,6 +64,9 @@ struct group_arguments {
 
 /* The model when none was named: $ESPALIER_MODEL_PATH, else the embedded one. */
 const char *group_flags_default_model(void);
+
+/* What no row can say: flags that do not go together. */
+enum status group_flags_check(const struct group_flags *flags, struct error *err) MUST_USE;
 
 /* Was any flag given that only a group of one's own can honour? Its name, or NULL. */
 const char *group_flags_given(const struct options_program *program);

@@ -117,6 +117,8 @@ static int run_own(const struct options_program *program, const struct group_fla
                    session_callers_fn *fn, void *user) {
     struct run_dir dir;
     struct error err;
+    if (group_flags_check(group, &err) != STATUS_OK)
+        return options_refuse(program->name, EXIT_CODE_USAGE, &err);
     if (make_own_dir(&dir, &err) != STATUS_OK) {
         options_refuse(program->name, EXIT_CODE_TEMPORARY, &err);
         return EXIT_CODE_TEMPORARY;

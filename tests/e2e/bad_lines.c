@@ -54,6 +54,8 @@ const struct bad_line bad_lines[] = {
      {"chat", "--logit-bias", "7=1,3=2", "--logit-bias", "7=0"},
      64,
      {"--logit-bias", "id 7 twice"}},
+    {CLI, {"serve", "--tp", "2", "--device", "cuda:1"}, 64, {"--device", "cuda:1 for 2 ranks"}},
+    {CLI, {"generate", "--tp", "2", "--device", "cuda:0", "a"}, 64, {"cuda:0 for 2 ranks"}},
     {CLI, {"probe", "--rank", "8"}, 64, {"--rank", "0 to 7"}},
     {CLI, {"bench", "--requests", "0"}, 64, {"--requests", "\"0\"", "1 to 1000000"}},
     {CLI, {"bench", "--concurrency", "257"}, 64, {"--concurrency", "\"257\"", "1 to 256"}},
