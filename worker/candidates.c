@@ -142,8 +142,8 @@ static enum status read_back(struct candidates *candidates, size_t words, struct
                              struct error *err) {
     struct device *device = candidates->device;
     if (!device) return STATUS_OK;
-    enum status status = device->ops->get(device, candidates->gathered, candidates->found,
-                                          words * sizeof(uint32_t), err);
+    enum status status = device_get(device, candidates->gathered, candidates->found,
+                                    words * sizeof(uint32_t), err);
     return status == STATUS_OK ? comm_wait(comm, err) : status;
 }
 

@@ -4,8 +4,8 @@
  *
  *     x [rows, D] ─▶ head ─▶ logits of this part ─▶ its best, its sums ─▶ gathered ─▶ merged
  *
- * The sums are eight segments added as a binary tree, as products are: the same bits whatever the
- * ranks. Owner: the drafter, which also lays out the workspace. One thread.
+ * The sums are eight segments added as a binary tree, as products are: on the host the same bits
+ * whatever the ranks. Owner: the drafter, which also lays out the workspace. One thread.
  */
 #ifndef ESPALIER_CANDIDATES_H
 #define ESPALIER_CANDIDATES_H

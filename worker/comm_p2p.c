@@ -173,6 +173,13 @@ static void read_host(char host[HOST_BYTES]) {
     host[bytes > 0 ? bytes : 0] = '\0';
 }
 
+/* This rank cannot take part, and NCCL does all. The error is dealt with: the next launch of a
+ * kernel must not take it for its own. */
+static void go_without(struct card *card, const char *what, cudaError_t error) {
+    snprintf(card->why, sizeof card->why, "%s: %s", what, cudaGetErrorString(error));
+    (void)cudaGetLastError();
+}
+
 /* Memory for the others, all zeros before any of them hears of it. */
 static void write_card(struct p2p *p2p, struct card *card) {
     struct all_reduce_exchange **mine = &p2p->exchange[p2p->base.rank];
@@ -190,8 +197,7 @@ static void write_card(struct p2p *p2p, struct card *card) {
         free(node);
     }
     if (error == cudaSuccess) error = cudaIpcGetMemHandle(&card->memory, *mine);
-    if (error != cudaSuccess)
-        snprintf(card->why, sizeof card->why, "no memory to share: %s", cudaGetErrorString(error));
+    if (error != cudaSuccess) go_without(card, "no memory to share", error);
 }
 
 /* Of the parcels that lie here. The first rank that cannot take part speaks for all. */
@@ -208,6 +214,7 @@ static bool all_can(const struct p2p *p2p, char why[WHY_BYTES + 16]) {
 
 static void reach_peers(struct p2p *p2p, struct card *mine) {
     const struct pinned *pinned = atomic_load(&p2p->pinned);
+    char what[48];
     for (uint32_t rank = 0; rank < p2p->base.size && mine->why[0] == '\0'; rank++) {
         const struct card *card = &pinned->parcel[rank].card;
         if (rank == p2p->base.rank) continue;
@@ -218,9 +225,9 @@ static void reach_peers(struct p2p *p2p, struct card *mine) {
         void *memory = NULL;
         cudaError_t error = cudaIpcOpenMemHandle(&memory, card->memory,
                                                  cudaIpcMemLazyEnablePeerAccess);
+        snprintf(what, sizeof what, "memory of rank %u's GPU", rank);
         if (error != cudaSuccess)
-            snprintf(mine->why, sizeof mine->why, "memory of rank %u's GPU: %s", rank,
-                     cudaGetErrorString(error));
+            go_without(mine, what, error);
         else
             p2p->exchange[rank] = memory;
     }

@@ -98,6 +98,11 @@ void device_drop(struct device *device, struct device_graph **graph) {
     *graph = NULL;
 }
 
+enum status device_get(struct device *device, void *pinned, const void *from, size_t bytes,
+                       struct error *err) {
+    return device->ops->get(device, pinned, from, bytes, err);
+}
+
 void *device_fill(struct device *device, void *array, size_t bytes) {
     return device ? malloc(bytes) : array;
 }

@@ -160,6 +160,10 @@ void *device_room(struct device *device, size_t bytes, const void **there_out);
 
 enum status device_send(struct device *device, struct error *err) MUST_USE;
 
+/* Into pinned memory, where it is once somebody has waited. Not for the host. */
+enum status device_get(struct device *device, void *pinned, const void *from, size_t bytes,
+                       struct error *err) MUST_USE;
+
 /* ---- work that is captured once, and replayed ------------------------------------------------ */
 
 /* What the stream is told from now on is kept and not done. Nothing in it may wait, nor copy from

@@ -560,6 +560,7 @@ static enum status run_blocks(struct drafter *drafter, const struct model *model
         model->ctx);
     enum status status = comm_all_reduce(comm, drafter->a.x, (size_t)pass->rows * spec->hidden,
                                          err);
+    if (status != STATUS_OK) return status;
     norm(drafter, model, drafter->a.x, drafter->weights->layer[0].input_norm, drafter->a.h,
          pass->rows, spec->hidden);
     for (uint32_t layer = 0; layer < spec->layers && status == STATUS_OK; layer++) {

@@ -13,8 +13,9 @@
  * never written.
  *
  * Sharded as the target: heads and MLP over ranks, sums by the eight segments and the tree of the
- * exactness contract, so guesses are the same bits whatever the ranks and threads. Of the
- * vocabulary a rank sees its part; the likeliest tokens of the parts are merged, never gathered.
+ * exactness contract, so on the host guesses are the same bits whatever the ranks and threads; on
+ * a device they are the same on every rank. Of the vocabulary a rank sees its part; the likeliest
+ * tokens of the parts are merged, never gathered.
  *
  * Guesses never change what is drawn: a drafter that is wrong, or of another model, costs time.
  *

@@ -115,8 +115,10 @@ static void leave_group(struct engine *engine) {
         step_graphs_drop(engine->graphs, engine->model.device);
     }
     pthread_mutex_lock(&engine->lock);
-    comm_close(&engine->comm);
-    pthread_mutex_unlock(&engine->lock);
+    struct comm *comm = engine->comm;
+    engine->comm = NULL;
+    pthread_mutex_unlock(&engine->lock); /* closing may take long, and others look in meanwhile */
+    comm_close(&comm);
 }
 
 void engine_set_group(struct engine *engine, uint64_t generation, struct comm *comm) {
@@ -555,7 +557,10 @@ enum status engine_capture_steps(struct engine *engine, struct error *err) {
     int64_t begin_ns = clock_now_ns();
     device->ops->memory_left(device, &before, &total);
     enum status status = step_graphs_capture(engine->graphs, &engine->model, engine->comm, err);
-    if (status != STATUS_OK) return status;
+    if (status != STATUS_OK)
+        return error_wrap(err, status,
+                          "rank %u, whose pool (--mem-fraction-static) left %" PRIu64 " MB",
+                          engine->weights->rank, before >> 20);
     device->ops->memory_left(device, &after, &total);
     engine->graph_bytes = before > after ? before - after : 0;
     log_info("graphs", "count=%u bytes=%" PRIu64 " elapsed_ms=%" PRId64,

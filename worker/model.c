@@ -20,6 +20,8 @@ struct model_shape model_shape_of(const struct step_batch *batch) {
     return shape;
 }
 
+_Static_assert(KV_SLOT_NONE == UINT32_MAX, "words of ones are no slot");
+
 /* count words, and behind them room for `all`, filled with ones: no token, and no slot. */
 static const uint32_t *put_words(const struct model *model, const uint32_t *word, uint32_t count,
                                  uint32_t all) {

@@ -6,7 +6,7 @@
  *         x += attention(norm(x))                          o_proj's partial sums, summed over ranks
  *         x += mlp(norm(x))                                down_proj's, likewise
  *
- * Every rank holds all of x; what is split over ranks is inside the blocks (worker/shard.h). All
+ * Every rank holds all of x; what is split over ranks is inside the blocks (proto/shard.h). All
  * ranks run the same ops in the same order, so their collectives meet.
  *
  * Thread: the compute thread.

@@ -301,14 +301,14 @@ static enum status draw_ahead(struct sampler *sampler, const struct model *model
     return status;
 }
 
-/* The step's one wait. */
+/* Waits until the draws are there. */
 static enum status read_drawn(struct sampler *sampler, const struct model *model,
                               const struct step_plan *plan, const struct step_batch *batch,
                               struct comm *comm, struct error *err) {
     enum status status = STATUS_OK;
     if (sampler->ahead > 0)
-        status = sampler->device->ops->get(sampler->device, sampler->here, sampler->there,
-                                           sampler->ahead * sizeof *sampler->here, err);
+        status = device_get(sampler->device, sampler->here, sampler->there,
+                            sampler->ahead * sizeof *sampler->here, err);
     if (status == STATUS_OK) status = comm_wait(comm, err);
     if (status != STATUS_OK) return status;
     const struct drawn *ahead = sampler->here;

@@ -84,12 +84,14 @@ static enum status capture(struct step_graph *graph, const struct model *model, 
     enum status end = device_end_capture(model->device, &graph->graph, &of_end);
     graph->operations = comm_sequence(comm) - before;
     if (status == STATUS_OK && end != STATUS_OK) status = error_set(err, end, "%s", of_end.text);
+    if (status != STATUS_OK) device_drop(model->device, &graph->graph);
     return status;
 }
 
 enum status step_graphs_capture(struct step_graphs *graphs, const struct model *model,
                                 struct comm *comm, struct error *err) {
     CHECK(graphs->count == 0);
+    CHECK(!model->capture); /* of the residual stream: copies that a graph cannot hold */
     uint32_t sequences_max = min_u32(graphs->bounds.sequences_max, GRAPH_ROWS_MAX);
     uint32_t rows_max = min_u32(graphs->bounds.rows_max, GRAPH_ROWS_MAX);
     for (uint32_t s = 0; s <= logarithm(sequences_max); s++)

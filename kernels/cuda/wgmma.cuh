@@ -20,7 +20,7 @@
 #include "cuda/device.cuh"
 #include "cuda/wgmma_tile.cuh"
 
-/* Write and outputs of the first registers of an asm. */
+/* How an asm names its first 16, 32, 128 operands, and the sums that they are. */
 #define WGMMA_NAMES_16 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
 #define WGMMA_NAMES_32                                                                             \
     WGMMA_NAMES_16                                                                                 \

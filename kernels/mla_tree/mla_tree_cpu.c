@@ -97,8 +97,7 @@ static void count_groups(struct job *job) {
         job->group_count += mla_tree_groups(&job->split, &args->sequences[s]);
         if (args->sequences[s].row_count > rows) rows = args->sequences[s].row_count;
     }
-    job->queries = min_u32(rows, job->split.rows) * job->split.heads;
-    if (job->queries == 0) return;
+    job->queries = max_u32(min_u32(rows, job->split.rows), 1) * job->split.heads;
     job->partial_floats = job->queries * ((size_t)args->latent_dim + 2);
     job->waiting_max = min_u32(MLA_WAITING * MLA_QUERIES / job->queries, MLA_WAITING_MAX);
 }

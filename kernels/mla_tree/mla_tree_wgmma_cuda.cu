@@ -27,6 +27,7 @@
 #define BARRIER_STAGED  1u
 #define BARRIER_WEIGHED 3u
 #define BARRIER_GROUP   5u /* and the next: of a group of outputs */
+#define BARRIER_SUMMED  7u
 
 template <uint32_t Latent, uint32_t Rope> struct panels {
     static constexpr uint32_t width = Latent + Rope;
@@ -198,7 +199,7 @@ static __device__ void run_outputs(const struct split_args &args, const struct t
         device_async_fence();
         if (i + 2 < stages) device_signal(BARRIER_STAGED + i % 2, MLA_WGMMA_THREADS);
     }
-    device_barrier(); /* the scores' maxima and sums */
+    device_meet(BARRIER_SUMMED, MLA_WGMMA_THREADS); /* the scores' maxima and sums are there */
     store<Latent>(args, task, panels, out);
 }
 
@@ -313,7 +314,7 @@ static __device__ void run_scores(const struct split_args &args, const struct ta
         device_signal(BARRIER_WEIGHED + i % 2, MLA_WGMMA_THREADS);
     }
     leave_statistics(args, task, panels, running);
-    device_barrier();
+    device_signal(BARRIER_SUMMED, MLA_WGMMA_THREADS);
 }
 
 template <uint32_t Latent, uint32_t Rope>

@@ -23,7 +23,7 @@ struct moe_expert {
 
 struct moe_experts_args {
     const float *x;                   /* [T, D] dense */
-    const uint32_t *expert;           /* [T, K] ascending in a row */
+    const uint32_t *expert;           /* [T, K] ascending in a row; E: none, on devices */
     const float *weight;              /* [T, K] */
     const struct moe_expert *experts; /* [E] */
     float *y;                         /* [segments, T, D] dense */

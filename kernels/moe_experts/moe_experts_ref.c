@@ -25,7 +25,8 @@ void moe_experts_ref(const struct moe_experts_args *args, struct kernel_ctx *ctx
     memset(args->y, 0, (size_t)args->segments * args->rows * args->dim * sizeof(float));
     for (size_t t = 0; t < args->rows; t++) {
         for (size_t k = 0; k < args->topk; k++) {
-            KERNEL_CHECK(args->expert[t * args->topk + k] < args->expert_count);
+            KERNEL_CHECK(args->expert[t * args->topk + k] <= args->expert_count);
+            if (args->expert[t * args->topk + k] == args->expert_count) continue;
             const struct moe_expert *expert = &args->experts[args->expert[t * args->topk + k]];
             float weight = args->weight[t * args->topk + k];
             activate(args, expert, args->x + t * args->dim, a);

@@ -2,8 +2,9 @@
 # Compile every GPU kernel for the two architectures and print what ptxas says of each: registers,
 # spills, and shared memory, which is what a plan asks for at launch where shared_bytes.c knows it.
 # Fails where one does not compile without warnings, where one spills, where products of warpgroups
-# are made to wait for each other, and where the table is not the kept one, docs/kernels/compiled.md, if that is of the same nvcc. Then the host code, against
-# CUDA's and NCCL's own headers. Needs nvcc, no GPU.
+# are made to wait for each other, and where the table is not the kept one, docs/kernels/compiled.md,
+# if that is of the same nvcc. Then the host code, against CUDA's and NCCL's own headers. Needs nvcc,
+# no GPU.
 #
 #   tests/gpu/compile.sh [FILE]     writes the table to FILE, instead of comparing it
 set -u -o pipefail

@@ -14,6 +14,10 @@ build=$(cd "${1:?usage: mutants.sh BUILD [--part K/N] [OP...]}" && pwd) || exit 
 shift
 if [ "${1:-}" = --part ]; then
     part=${2%/*} parts=${2#*/}
+    if ! [ "$part" -lt "$parts" ] 2>/dev/null || [ "$part" -lt 0 ]; then
+        echo "mutants.sh: --part: found '$2', accepted: K/N with K from 0 to N - 1" >&2
+        exit 64
+    fi
     shift 2
 fi
 . "$source/tests/mutants_common.sh"
@@ -52,4 +56,4 @@ done
 alone=""
 if [ -n "${ESPALIER_TEST_LONG:-}" ]; then alone=" ($all_once under one schedule only)"; fi
 echo "$all_caught mutants caught$alone, $all_missed not"
-[ "$all_missed" -eq 0 ]
+[ "$all_missed" -eq 0 ] && [ "$all_caught" -gt 0 ]
