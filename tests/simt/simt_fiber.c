@@ -3,6 +3,9 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <sys/mman.h>
+#ifdef __SANITIZE_ADDRESS__
+#include <sanitizer/asan_interface.h>
+#endif
 
 #include "kernel.h"
 
@@ -48,7 +51,19 @@ struct simt_fiber *simt_fiber_create(void) {
     return fiber;
 }
 
+/* Functions that a fiber was in when it was given up will not return, and what AddressSanitizer
+ * keeps of their frames would be found in frames that come to lie there. */
+static void forget_frames(struct simt_fiber *fiber) {
+#ifdef __SANITIZE_ADDRESS__
+    unsigned char *begin = fiber->stack_pointer, *end = fiber->stack + STACK_BYTES;
+    if (begin) __asan_unpoison_memory_region(begin, (size_t)(end - begin));
+#else
+    (void)fiber;
+#endif
+}
+
 void simt_fiber_reset(struct simt_fiber *fiber, void (*entry)(void)) {
+    forget_frames(fiber);
     /* As if entry's caller had pushed a return address: the stack is aligned as at a call. */
     uintptr_t *top = (uintptr_t *)(void *)(fiber->stack + STACK_BYTES) - 1;
     *top = 0;
