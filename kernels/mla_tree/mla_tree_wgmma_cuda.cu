@@ -324,8 +324,7 @@ __global__ void __launch_bounds__(MLA_WGMMA_THREADS, 1) mla_tree_wgmma(struct sp
     struct panels<Latent, Rope> panels;
     panels.carve(device_shared());
     load_queries<Latent>(args, task, panels);
-    device_async_fence();
-    device_barrier();
+    device_async_fence(); /* scores begin where all have met: at the first stage */
     if (threadIdx.x < OUTPUT_GROUPS * GROUP_THREADS)
         run_outputs<Latent, Rope>(args, task, panels);
     else
