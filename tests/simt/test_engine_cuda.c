@@ -1,6 +1,6 @@
-/* The embedded model by the GPU's kernels, emulated: every op of a step in its place, at TP 1, 2
- * and 4, with chunks, page borders and a draft tree, from a cache in bf16 and in fp8, against the
- * same steps on the CPU: the same tokens, greedy and drawn. Memory is the device's, which nobody
+/* The embedded model and one as DeepSeek-V3 is by the GPU's kernels, emulated: every op of a step
+ * in its place, at TP 1 to 8, with chunks, page borders and a draft tree, from a cache in bf16 and
+ * in fp8, against the same steps on the CPU: the same tokens. Memory is the device's, which nobody
  * may touch between waits; ranks meet by NCCL's calls. The rungs of the self-test are climbed
  * through it, and pages looked at. */
 #include <math.h>
@@ -19,6 +19,8 @@
 #include "gpu.h"
 #include "rig.h"
 #include "simt_worlds.h"
+#include "tensor_store.h"
+#include "v3_model.h"
 
 #define ROWS_MAX   32u
 #define CONTEXT    128u
@@ -33,10 +35,17 @@
 #define LOGPROB_ERROR     0.1f
 #define LOGPROB_ERROR_FP8 0.3f
 
+/* Between the best two logits of random weights, which need not be far apart as those of a trained
+ * model: twice what kernels differ by. */
+#define RANDOM_MARGIN 0.05f
+
 /* What a run leaves, in memory that its ranks share. */
 struct trace {
+    const char *model; /* folder; NULL: the embedded one */
+    uint32_t ahead[2]; /* what slot 0 says next after the steps, guessed for the tree */
     uint32_t token[TOKENS_MAX], token_count;
     float logprob[TOKENS_MAX];      /* of each, over the vocabulary of all ranks */
+    float margin[TOKENS_MAX];       /* between the best two logits */
     uint32_t steps;                 /* of single rows; fewer than all: nothing behind them */
     uint32_t rows;                  /* of the first step, and */
     float logits[ROWS_MAX * VOCAB]; /* their logits */
@@ -56,7 +65,9 @@ static struct device *open_device(void) {
 static void keep(struct trace *trace, const struct step_result *result) {
     uint32_t apart = result->token_count > 0 ? result->logprob_count / result->token_count : 0;
     for (uint32_t i = 0; i < result->token_count && trace->token_count < TOKENS_MAX; i++) {
-        trace->logprob[trace->token_count] = result->logprob[i * apart].logprob;
+        const struct token_logprob *own = result->logprob + i * apart;
+        trace->logprob[trace->token_count] = own->logprob;
+        trace->margin[trace->token_count] = own[1].logprob - own[2].logprob;
         trace->token[trace->token_count++] = result->token[i];
     }
 }
@@ -88,11 +99,10 @@ static void climb(struct rig *rig) {
     exit(1);
 }
 
-static void verify_tree(struct rig *rig, const struct golden_prompt *golden,
-                        struct rig_piece piece[2], uint32_t next[2], struct trace *mine) {
-    /* The reference's next tokens among wrong ones: two are accepted, and move in the cache, which
-     * the last step reads. */
-    const uint32_t *ahead = golden[0].greedy + STEPS;
+static void verify_tree(struct rig *rig, const uint32_t ahead[2], struct rig_piece piece[2],
+                        uint32_t next[2], struct trace *mine) {
+    /* The next tokens among wrong ones: two are accepted, and move in the cache, which the last
+     * step reads. */
     const uint32_t guess[5] = {next[0], 11, ahead[0], 12, ahead[1]};
     const uint32_t parent[5] = {UINT32_MAX, 0, 0, 1, 2};
     piece[0] = (struct rig_piece){
@@ -144,22 +154,31 @@ static void drive(struct rig *rig, uint32_t rank, void *user) {
         piece[0].token = &next[0];
         piece[0].count = 1;
     }
-    if (trace->steps == STEPS) verify_tree(rig, golden, piece, next, &mine);
+    if (trace->steps == STEPS) verify_tree(rig, trace->ahead, piece, next, &mine);
     look(rig);
     free(elsewhere);
     if (rank != 0) return;
     memcpy(trace->token, mine.token, sizeof mine.token);
     memcpy(trace->logprob, mine.logprob, sizeof mine.logprob);
+    memcpy(trace->margin, mine.margin, sizeof mine.margin);
     trace->token_count = mine.token_count;
     trace->failed = report.failed;
     memcpy(trace->text, report.text, sizeof report.text);
 }
 
-static struct trace *run(uint32_t tp, enum kv_dtype kv_dtype, bool emulated, size_t schedule) {
+static struct trace *run_of(const char *model, uint32_t steps, const uint32_t ahead[2]) {
     struct trace *trace = rig_shared_alloc(sizeof *trace);
-    trace->steps = tp > 2 ? 1 : STEPS;
+    trace->model = model;
+    trace->steps = steps;
+    if (ahead) memcpy(trace->ahead, ahead, sizeof trace->ahead);
+    return trace;
+}
+
+static void run(struct trace *trace, uint32_t tp, enum kv_dtype kv_dtype, bool emulated,
+                size_t schedule) {
     trace->schedule = simt_schedules[schedule].schedule;
-    struct rig_options options = {.tp = tp,
+    struct rig_options options = {.model = trace->model,
+                                  .tp = tp,
                                   .threads = 1,
                                   .page_tok = 16,
                                   .max_rows = ROWS_MAX,
@@ -172,7 +191,6 @@ static struct trace *run(uint32_t tp, enum kv_dtype kv_dtype, bool emulated, siz
     }
     rig_fork_ranks(&options, drive, trace);
     if (trace->failed) fail_msg("%s", trace->text);
-    return trace;
 }
 
 static void check_logits(const struct trace *got, const struct trace *want, double tolerance) {
@@ -187,34 +205,55 @@ static void check_logits(const struct trace *got, const struct trace *want, doub
     assert_true(worst > 0); /* other kernels, other sums: the same bits would be the same ones */
 }
 
-static void check_tokens(enum kv_dtype kv_dtype, uint32_t most_ranks) {
-    struct trace *want = run(1, kv_dtype, false, 0);
+/* What the CPU says, by such margins, is said by GPUs, of groups of these sizes (ended by 0). */
+static void check_tokens(const char *model, enum kv_dtype kv_dtype, const uint32_t *tp,
+                         float least_margin) {
+    struct trace *plain = run_of(model, STEPS + 2, NULL);
+    run(plain, 1, kv_dtype, false, 0);
+    assert_int_equal(plain->token_count, 1 + 2 * (STEPS + 2));
+    const uint32_t ahead[2] = {plain->token[1 + 2 * STEPS], plain->token[1 + 2 * (STEPS + 1)]};
+    struct trace *want = run_of(model, STEPS, ahead);
+    run(want, 1, kv_dtype, false, 0);
     assert_int_equal(want->token_count, 1 + 2 * STEPS + (3 + 1) + 2);
-    for (uint32_t tp = 1; tp <= most_ranks; tp *= 2) {
-        struct trace *got = run(tp, kv_dtype, true, tp % SIMT_ORDER_COUNT);
+    for (uint32_t i = 0; i < want->token_count; i++)
+        assert_true(want->margin[i] >= least_margin);
+    for (; *tp > 0; tp++) {
+        struct trace *got = run_of(model, *tp > 2 ? 1 : STEPS, ahead);
+        run(got, *tp, kv_dtype, true, *tp % SIMT_ORDER_COUNT);
         check_logits(got, want, kv_dtype == KV_FP8 ? LOGIT_ERROR_FP8 : LOGIT_ERROR);
-        assert_int_equal(got->token_count, tp > 2 ? 1 + 2 : want->token_count);
+        assert_int_equal(got->token_count, *tp > 2 ? 1 + 2 : want->token_count);
         assert_memory_equal(got->token, want->token, got->token_count * sizeof want->token[0]);
         for (uint32_t i = 0; i < got->token_count; i++)
             assert_true(fabsf(got->logprob[i] - want->logprob[i]) <=
                         (kv_dtype == KV_FP8 ? LOGPROB_ERROR_FP8 : LOGPROB_ERROR));
         rig_shared_free(got, sizeof *got);
     }
+    rig_shared_free(plain, sizeof *plain);
     rig_shared_free(want, sizeof *want);
 }
 
 static void tokens_are_the_cpus(void **state) {
     (void)state;
-    check_tokens(KV_BF16, 4);
+    check_tokens(NULL, KV_BF16, (const uint32_t[]){1, 2, 4, 0}, 0.0f);
 }
 
 static void tokens_from_records_are_the_cpus(void **state) {
     (void)state;
-    check_tokens(KV_FP8, 1);
+    check_tokens(NULL, KV_FP8, (const uint32_t[]){1, 0}, 0.0f);
+}
+
+static void another_model_says_what_it_does_on_the_cpu(void **state) {
+    (void)state;
+    char folder[64];
+    v3_model_write(folder);
+    check_tokens(folder, KV_BF16, (const uint32_t[]){1, 2, 8, 0}, RANDOM_MARGIN);
+    check_tokens(folder, KV_FP8, (const uint32_t[]){2, 0}, RANDOM_MARGIN);
+    folder_remove(folder);
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(tokens_are_the_cpus),
-                                       cmocka_unit_test(tokens_from_records_are_the_cpus)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(tokens_are_the_cpus), cmocka_unit_test(tokens_from_records_are_the_cpus),
+        cmocka_unit_test(another_model_says_what_it_does_on_the_cpu)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,8 +1,8 @@
 /* The whole worker on emulated GPUs: `espalier` starts the coordinator and ranks that load the
- * embedded model into the memory of their devices, climb the self-test, meet by NCCL's calls and
- * generate; the same tokens as on the CPU, at TP 1, 2 and 8, greedy and drawn, also by a drafter's
- * trees, while the pool is resized, and when a rank was lost. What a GPU does not do yet is refused
- * in one line. */
+ * embedded model, or one as DeepSeek-V3 is, into the memory of their devices, climb the self-test,
+ * meet by NCCL's calls and generate; the same tokens as on the CPU, at TP 1, 2 and 8, greedy and
+ * drawn, also by a drafter's trees, while the pool is resized, and when a rank was lost. What a GPU
+ * does not do yet is refused in one line. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -15,21 +15,26 @@
 #include <string.h>
 
 #include "processes.h"
+#include "tensor_store.h"
+#include "v3_model.h"
 
 #define PROMPT "The capital of France is"
 
+/* One of those behind which test_engine_cuda finds margins between the tokens of random weights. */
+#define CLEAR_PROMPT "The sqlite3_open() function"
+
 static struct processes_result result;
 
-/* What `espalier generate` prints for the prompt, with these flags (ended by NULL) besides. */
-static void generate(const char *device, const char *tokens, const char *const *flags, char *out,
-                     size_t bytes) {
+/* What `espalier generate` prints for a prompt, with these flags (ended by NULL) besides. */
+static void generate(const char *prompt, const char *device, const char *tokens,
+                     const char *const *flags, char *out, size_t bytes) {
     const char *arguments[32] = {
         "generate", "--print-tokens", "--context-length", "128", "--log-level", "error",
         "--device", device,           "--tokens",         tokens};
     size_t count = 10;
     while (*flags)
         arguments[count++] = *flags++;
-    arguments[count] = PROMPT;
+    arguments[count] = prompt;
     processes_run(&result, NULL, "espalier", arguments);
     if (result.exit_code != 0) fail_msg("exit code %d: %s", result.exit_code, result.err);
     assert_true(snprintf(out, bytes, "%s", result.out) < (int)bytes);
@@ -60,12 +65,38 @@ static void tokens_are_the_cpus(void **state) {
         const char *flags[12] = {"--tp", cases[i].tp, "--speculative-algorithm", "none"};
         for (size_t f = 0; cases[i].flags[f]; f++)
             flags[4 + f] = cases[i].flags[f];
-        generate("cpu", cases[i].tokens, flags, want, sizeof want);
+        generate(PROMPT, "cpu", cases[i].tokens, flags, want, sizeof want);
         flags[3] = cases[i].algorithm;
-        generate("cuda", cases[i].tokens, flags, got, sizeof got);
+        generate(PROMPT, "cuda", cases[i].tokens, flags, got, sizeof got);
         assert_true(strlen(want) > 4);
         assert_string_equal(got, want);
     }
+}
+
+static void so_are_those_of_another_model(void **state) {
+    (void)state;
+    static const struct {
+        const char *tp, *tokens, *kv_dtype;
+    } cases[] = {{"1", "6", "bf16"}, {"2", "6", "bf16"}, {"8", "3", "bf16"}, {"2", "6", "fp8"}};
+    char folder[64];
+    v3_model_write(folder);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char want[1024], got[1024];
+        const char *flags[] = {"--model-path",
+                               folder,
+                               "--tp",
+                               cases[i].tp,
+                               "--kv-cache-dtype",
+                               cases[i].kv_dtype,
+                               "--speculative-algorithm",
+                               "none",
+                               NULL};
+        generate(CLEAR_PROMPT, "cpu", cases[i].tokens, flags, want, sizeof want);
+        generate(CLEAR_PROMPT, "cuda", cases[i].tokens, flags, got, sizeof got);
+        assert_true(strlen(want) > 4);
+        assert_string_equal(got, want);
+    }
+    folder_remove(folder);
 }
 
 /* Runs a command of a group that serves; its standard output stays in result. */
@@ -97,7 +128,7 @@ static void a_resize_changes_no_token(void **state) {
     snprintf(log, sizeof log, "%s.log", dir);
     snprintf(reply, sizeof reply, "%s.reply", dir);
     const char *none[] = {"--speculative-algorithm", "none", NULL};
-    generate("cpu", "24", none, want, sizeof want);
+    generate(PROMPT, "cpu", "24", none, want, sizeof want);
     const char *serve[] = {"serve",  "--run-dir",
                            dir,      "--device",
                            "cuda",   "--tp",
@@ -139,7 +170,7 @@ static void a_new_generation_captures_anew(void **state) {
     processes_make_dir(dir);
     snprintf(log, sizeof log, "%s.log", dir);
     const char *none[] = {NULL};
-    generate("cpu", "4", none, want, sizeof want);
+    generate(PROMPT, "cpu", "4", none, want, sizeof want);
     const char *serve[] = {"serve", "--run-dir",        dir,   "--device",       "cuda", "--tp",
                            "2",     "--context-length", "128", "--no-self-test", NULL};
     pid_t server = processes_start(log, "espalier", serve);
@@ -203,6 +234,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_teardown(what_it_does_not_do_is_said, tear_down),
         cmocka_unit_test_teardown(tokens_are_the_cpus, tear_down),
+        cmocka_unit_test_teardown(so_are_those_of_another_model, tear_down),
         cmocka_unit_test_teardown(a_resize_changes_no_token, tear_down),
         cmocka_unit_test_teardown(a_new_generation_captures_anew, tear_down),
     };
