@@ -44,11 +44,14 @@ struct kernel_team;
 
 #define WARP_LANES 32u /* threads of a device that run in step */
 
+struct linear_cublaslt;
+
 /* What a launch on a device must know of it. */
 struct kernel_device {
     uint32_t multiprocessors;
-    size_t shared_bytes_max; /* a block may ask for: 99 KiB on sm_120, 227 KiB on sm_90 */
-    bool has_wgmma;          /* products of warpgroups (cuda/wgmma.cuh): sm_90 alone */
+    size_t shared_bytes_max;          /* a block may ask for: 99 KiB on sm_120, 227 KiB on sm_90 */
+    bool has_wgmma;                   /* products of warpgroups (cuda/wgmma.cuh): sm_90 alone */
+    struct linear_cublaslt *cublaslt; /* for products of many rows; NULL: by our kernels too */
 };
 
 struct kernel_ctx {

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/check.h"
+#include "linear/linear_cublaslt.h"
 
 #define DRIVER_LEAST     13000  /* CUDA 13.0: the least that knows both architectures and our PTX */
 #define DRIVER_CALLS     12000  /* the version whose meaning of the calls below we ask for */
@@ -149,7 +150,9 @@ static enum status take(struct device_cuda *device, struct error *err) {
     if (device->driver.granularity(&device->granule_bytes, &kind,
                                    CU_MEM_ALLOC_GRANULARITY_MINIMUM) != CUDA_SUCCESS)
         return refuse(err, "a GPU that cannot map memory", "one that can");
-    return STATUS_OK;
+    const char *trouble = linear_cublaslt_open(&device->kernel.cublaslt);
+    if (!trouble) return STATUS_OK;
+    return error_set(err, STATUS_FAILED_PRECONDITION, "--device cuda: cuBLASLt: %s", trouble);
 }
 
 enum status device_cuda_open(uint32_t ordinal, struct device_cuda **device_out, struct error *err) {
@@ -170,6 +173,7 @@ enum status device_cuda_open(uint32_t ordinal, struct device_cuda **device_out, 
 
 void device_cuda_close(struct device_cuda **device) {
     if (!*device) return;
+    linear_cublaslt_close(&(*device)->kernel.cublaslt);
     if ((*device)->stream) (void)cudaStreamDestroy((*device)->stream);
     free(*device);
     *device = NULL;

@@ -1,5 +1,6 @@
 /* Launches as linear_cuda.h says; products as cuda/panels.cuh, which moe_experts shares. */
 extern "C" {
+#include "linear/linear_cublaslt.h"
 #include "linear/linear_cuda.h"
 }
 
@@ -173,6 +174,43 @@ __global__ void __launch_bounds__(BLOCK_THREADS) linear_merge(struct product_arg
     y[n] = add_segments(sum, args.op.segments);
 }
 
+/* ============================== for cuBLASLt ================================================== */
+
+struct row_args {
+    struct linear_args op;
+    bf16 *x;    /* [batch, rows, k] */
+    bf16 *slab; /* [batch, slab_outputs, k], from panel `first_panel` on */
+    uint32_t first_panel, slab_outputs;
+};
+
+#define CHUNK LINEAR_CUBLASLT_UNIT /* inputs a thread */
+
+/* A row of x. */
+__global__ void __launch_bounds__(BLOCK_THREADS) linear_round(struct row_args args) {
+    uint32_t chunk = (uint32_t)block_element(), row = blockIdx.y, batch = blockIdx.z;
+    if (chunk >= args.op.weight.k / CHUNK) return;
+    const float *x = args.op.x + batch * args.op.x_batch_stride + row * args.op.x_stride +
+                     chunk * CHUNK;
+    uint4 all = {device_pack_bf16(x[0], x[1]), device_pack_bf16(x[2], x[3]),
+                 device_pack_bf16(x[4], x[5]), device_pack_bf16(x[6], x[7])};
+    *(uint4 *)(args.x + ((size_t)batch * args.op.rows + row) * args.op.weight.k +
+               chunk * CHUNK) = all;
+}
+
+/* A chunk of an output: a warp reads four whole pairs of inputs of its panel. */
+__global__ void __launch_bounds__(BLOCK_THREADS) linear_unpack(struct row_args args) {
+    uint32_t i = (uint32_t)block_element(), output = i % KERNEL_PANEL, chunk = i / KERNEL_PANEL;
+    uint32_t batch = blockIdx.z, k = args.op.weight.k;
+    if (chunk >= k / CHUNK) return;
+    uint32_t panels = (args.op.weight.n + KERNEL_PANEL - 1) / KERNEL_PANEL;
+    size_t panel = (size_t)batch * panels + args.first_panel + blockIdx.y;
+    const uint32_t *pair = (const uint32_t *)args.op.weight.data +
+                           (panel * (k / 2) + chunk * 4) * KERNEL_PANEL + output;
+    uint4 all = {pair[0], pair[KERNEL_PANEL], pair[2 * KERNEL_PANEL], pair[3 * KERNEL_PANEL]};
+    size_t row = (size_t)batch * args.slab_outputs + blockIdx.y * KERNEL_PANEL + output;
+    *(uint4 *)(args.slab + row * k + chunk * CHUNK) = all;
+}
+
 /* ============================== weights in f32 ================================================ */
 
 /* A warp: a panel x a row, a lane an output. */
@@ -209,6 +247,60 @@ static void launch_product(const struct product_args &args, struct kernel_ctx *c
            THREADS, LINEAR_CUDA_WARPS * ring_bytes<Format>, ctx, args);
 }
 
+static void launch_merge(const struct product_args &args, struct kernel_ctx *ctx) {
+    if (args.plan.is_direct) return;
+    launch(linear_merge, dim3(block_count(args.op.weight.n), args.op.rows, args.op.batch),
+           BLOCK_THREADS, 0, ctx, args);
+}
+
+/* Outputs from `first` on, `count` of them, which are in the slab. */
+static void multiply_slab(const struct product_args &product, const struct linear_cuda_room &room,
+                          uint32_t first, uint32_t count, struct kernel_ctx *ctx) {
+    const struct linear_args &op = product.op;
+    uint32_t part = op.weight.k / op.segments;
+    struct linear_cublaslt_args args = {};
+    args.shape.rows = op.rows;
+    args.shape.n = count;
+    args.shape.k = part;
+    args.shape.batch = op.batch;
+    args.shape.x_stride = args.shape.w_stride = op.weight.k;
+    args.shape.x_batch_stride = (size_t)op.rows * op.weight.k;
+    args.shape.w_batch_stride = (size_t)product.plan.slab_outputs * op.weight.k;
+    args.shape.y_stride = product.row_stride;
+    args.shape.y_batch_stride = product.batch_stride;
+    args.workspace = room.workspace;
+    for (uint32_t segment = 0; segment < op.segments; segment++) {
+        args.x = room.x + segment * part;
+        args.w = room.slab + segment * part;
+        args.y = product.out + segment * op.batch * product.batch_stride + first;
+        linear_cublaslt_multiply(&args, ctx);
+    }
+}
+
+static void multiply_by_cublaslt(struct product_args &product, struct kernel_ctx *ctx) {
+    const struct linear_args &op = product.op;
+    struct linear_cuda_room room;
+    (void)linear_cuda_lay_out(&op, &product.plan, ctx->scratch, &room);
+    if (!product.plan.is_direct) {
+        product.out = room.sums;
+        product.row_stride = op.weight.n;
+        product.batch_stride = (size_t)op.rows * op.weight.n;
+    }
+    struct row_args rows = {op, room.x, room.slab, 0, product.plan.slab_outputs};
+    uint32_t chunks = op.weight.k / CHUNK;
+    launch(linear_round, dim3(block_count(chunks), op.rows, op.batch), BLOCK_THREADS, 0, ctx, rows);
+    for (uint32_t first = 0; first < op.weight.n; first += rows.slab_outputs) {
+        uint32_t count = min_u32(rows.slab_outputs, op.weight.n - first);
+        rows.first_panel = first / KERNEL_PANEL;
+        launch(linear_unpack,
+               dim3(block_count((size_t)chunks * KERNEL_PANEL), divide_up(count, KERNEL_PANEL),
+                    op.batch),
+               BLOCK_THREADS, 0, ctx, rows);
+        multiply_slab(product, room, first, count, ctx);
+    }
+    launch_merge(product, ctx);
+}
+
 void linear_cuda(const struct linear_args *args, struct kernel_ctx *ctx) {
     if (args->rows == 0) return;
     uint32_t segments = args->segments;
@@ -230,6 +322,10 @@ void linear_cuda(const struct linear_args *args, struct kernel_ctx *ctx) {
                                    args->y_stride,
                                    args->y_batch_stride,
                                    args->rows * plan.parts};
+    if (plan.slab_outputs > 0) {
+        multiply_by_cublaslt(product, ctx);
+        return;
+    }
     uint32_t chunks = args->segments * plan.segment_steps * 4;
     if (!plan.is_direct) {
         product.out = (float *)(product.x + (size_t)args->batch * product.rows * chunks * 8);
@@ -243,7 +339,5 @@ void linear_cuda(const struct linear_args *args, struct kernel_ctx *ctx) {
     case LINEAR_INT4: launch_product<LINEAR_INT4>(product, ctx); break;
     default: launch_product<LINEAR_FP8>(product, ctx); break;
     }
-    if (!plan.is_direct)
-        launch(linear_merge, dim3(block_count(args->weight.n), args->rows, args->batch),
-               BLOCK_THREADS, 0, ctx, product);
+    launch_merge(product, ctx);
 }

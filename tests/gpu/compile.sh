@@ -76,7 +76,7 @@ fi
 
 # Host code that tests/simt runs over its own headers, over the real ones.
 include=$(dirname "$(command -v nvcc)")/../include
-for source in worker/gpu.c worker/*_nccl.c worker/*_p2p.c worker/*_cuda.c; do
+for source in worker/gpu.c worker/*_nccl.c worker/*_p2p.c worker/*_cuda.c kernels/*/*_cublaslt.c tests/gpu/no_*.c; do
     if [ ! -e "$include/nccl.h" ]; then
         echo "compile.sh: no nccl.h in $include: $source is not checked" >&2
     elif ! gcc -std=gnu11 -fsyntax-only -Wall -Wextra -Werror -D_GNU_SOURCE -Iworker -Iproto -Ikernels \

@@ -12,6 +12,7 @@
 #include "backend_cuda.h"
 #include "candidates.h"
 #include "drafter.h"
+#include "linear/linear_cublaslt.h"
 #include "linear/linear_cuda.h"
 #include "mla_tree/mla_tree_cuda.h"
 #include "moe_experts/moe_experts_cuda.h"
@@ -255,6 +256,30 @@ static void workspace_is_what_the_greediest_call_needs(void **state) {
             }
 }
 
+/* A device's library of products is asked only whether it is there. */
+static void products_by_cublaslt_find_room_too(void **state) {
+    (void)state;
+    static struct model_of model;
+    struct error err;
+    static const uint32_t rows_max[] = {255, 256, 300};
+    for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++)
+        for (size_t r = 0; r < sizeof rows_max / sizeof rows_max[0]; r++) {
+            struct kernel_device device = simt_devices[2];
+            struct device_bounds bounds = few;
+            size_t bytes, all = 0;
+            device.cublaslt = (struct linear_cublaslt *)&model;
+            bounds.rows_max = rows_max[r];
+            make(&model, &shapes[i]);
+            for (uint32_t rows = 1; rows <= bounds.rows_max; rows++)
+                all = larger(all, needed(&model.weights, &bounds, rows, &device));
+            assert_int_equal(
+                backend_cuda_workspace_bytes(&device, &model.weights, NULL, &bounds, &bytes, &err),
+                STATUS_OK);
+            assert_int_equal(bytes, all);
+            if (rows_max[r] >= 256) assert_true(bytes > LINEAR_CUBLASLT_WORKSPACE_BYTES);
+        }
+}
+
 static void refuse(const struct model_of *model, const struct device_bounds *bounds,
                    const char *said) {
     struct error err;
@@ -312,6 +337,7 @@ static void what_no_kernel_takes_is_named(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(workspace_is_what_the_greediest_call_needs),
+        cmocka_unit_test(products_by_cublaslt_find_room_too),
         cmocka_unit_test(a_drafter_finds_room_too),
         cmocka_unit_test(what_no_kernel_takes_is_named),
     };

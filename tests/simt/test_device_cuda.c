@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "device_cuda.h"
+#include "host_cublaslt.h"
 #include "simt_cuda.h"
 #include "simt_memory.h"
 
@@ -107,6 +108,21 @@ static void whatever_call_fails_opening_says_so(void **state) {
     }
     assert_in_range(failing, 14, CALLS - 1); /* each of its calls has failed once */
     device_cuda_close(&device);
+}
+
+static void the_library_of_products_is_opened_and_closed(void **state) {
+    (void)state;
+    struct device_cuda *device = NULL;
+    struct error err;
+    host_cublaslt_fail(0, CUBLAS_STATUS_NOT_INITIALIZED);
+    assert_int_equal(device_cuda_open(0, &device, &err), STATUS_FAILED_PRECONDITION);
+    assert_string_equal(err.text, "--device cuda: cuBLASLt: CUBLAS_STATUS_NOT_INITIALIZED");
+    assert_null(device);
+    assert_int_equal(device_cuda_open(0, &device, &err), STATUS_OK);
+    assert_non_null(device_cuda_kernel_device(device)->cublaslt);
+    device_cuda_close(&device);
+    struct host_cublaslt_counts counts = host_cublaslt_counted();
+    assert_int_equal(counts.made, counts.destroyed);
 }
 
 /* ============================== regions ======================================================= */
@@ -247,9 +263,13 @@ static void what_cannot_be_had_changes_nothing(void **state) {
 int main(void) {
 #define TEST(f) cmocka_unit_test_setup(f, plug_in)
     const struct CMUnitTest tests[] = {
-        TEST(what_cannot_work_is_refused),         TEST(facts_are_the_devices),
-        TEST(whatever_call_fails_opening_says_so), TEST(regions_grow_and_shrink_in_place),
-        TEST(captured_graphs_reach_new_memory),    TEST(what_cannot_be_had_changes_nothing),
+        TEST(what_cannot_work_is_refused),
+        TEST(facts_are_the_devices),
+        TEST(whatever_call_fails_opening_says_so),
+        TEST(the_library_of_products_is_opened_and_closed),
+        TEST(regions_grow_and_shrink_in_place),
+        TEST(captured_graphs_reach_new_memory),
+        TEST(what_cannot_be_had_changes_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

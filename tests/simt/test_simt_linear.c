@@ -1,13 +1,19 @@
 /* The CUDA variant of linear against the reference: every case it takes and some of its own,
- * planned for every device, under every schedule. Then what its header promises beside that. */
+ * planned for every device, under every schedule. Then what its header promises beside that, and
+ * products of many rows by a cuBLASLt that stands in for NVIDIA's (host_cublaslt.h). */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
 /* cmocka needs the four above. */
 #include <cmocka.h>
+#include <stdio.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
+#include "host_cublaslt.h"
+#include "linear/linear_cublaslt.h"
 #include "linear/linear_cuda.h"
 #include "simt_variant.h"
 
@@ -192,11 +198,267 @@ static void contracts_are_kept(void **state) {
     }
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(plans_fill_the_device), cmocka_unit_test(every_case_on_every_device),
-        cmocka_unit_test(one_to_64_rows),        cmocka_unit_test(nothing_but_the_row_shows),
-        cmocka_unit_test(weights_are_read_once), cmocka_unit_test(contracts_are_kept),
+/* ============================== by cuBLASLt =================================================== */
+
+static struct linear_cublaslt *library;
+
+static struct kernel_device with_library(const struct kernel_device *device) {
+    struct kernel_device with = *device;
+    with.cublaslt = library;
+    return with;
+}
+
+/* Of one segment, to y directly, where rows and batches of y are aligned to 16 bytes and where they
+ * are to 4; with `add`; of several segments and batches. Weights whose panels do not fill a slab,
+ * fill more than one, and are larger than one. */
+static const struct linear_case many_rows[] = {
+    {LINEAR_BF16, 256, 40, 96, 1, 1, false, 0, KERNEL_BF16},
+    {LINEAR_BF16, 259, 33, 64, 3, 1, false, 1, KERNEL_BF16},
+    {LINEAR_BF16, 256, 70, 64, 1, 1, true, 3, KERNEL_BF16},
+    {LINEAR_BF16, 257, 70, 80, 1, 2, true, 0, KERNEL_BF16},
+    {LINEAR_BF16, 256, 150, 128, 2, 8, false, 0, KERNEL_BF16},
+    {LINEAR_BF16, 256, 40, 1032, 1, 1, false, 2, KERNEL_BF16},
+};
+#define MANY_ROWS_CASES (sizeof many_rows / sizeof many_rows[0])
+
+static void build_many(struct rig *rig, size_t case_idx, struct rig_call *call) {
+    rig_linear(rig, &many_rows[case_idx], 1, call);
+}
+
+static size_t scratch_bytes_of_many(const struct rig_call *call,
+                                    const struct kernel_device *device) {
+    struct kernel_device with = with_library(device);
+    return linear_cuda_plan(&call->args.linear, &with).scratch_bytes;
+}
+
+static void cuda_many(struct rig_call *call, struct kernel_ctx *ctx) {
+    struct kernel_device with = with_library(ctx->device);
+    struct kernel_ctx own = *ctx;
+    own.device = &with;
+    linear_cuda(&call->args.linear, &own);
+}
+
+static const struct simt_variant many = {.name = "linear of many rows",
+                                         .case_count = MANY_ROWS_CASES,
+                                         .build = build_many,
+                                         .ref = ref_linear,
+                                         .cuda = cuda_many,
+                                         .scratch_bytes = scratch_bytes_of_many,
+                                         .tolerance = {{0, TOLERANCE}, {0, TOLERANCE}}};
+
+static void many_rows_as_the_reference(void **state) {
+    (void)state;
+    uint32_t before = host_cublaslt_counted().products;
+    assert_int_equal(simt_variant_check(&many, &simt_devices[1], 1), MANY_ROWS_CASES);
+    assert_true(host_cublaslt_counted().products > before);
+}
+
+/* Each condition of the header alone, and what is unpacked at a time of what is left then. */
+static void who_is_multiplied_by_cublaslt(void **state) {
+    (void)state;
+    static const struct {
+        enum linear_format format;
+        enum kernel_dtype activation;
+        uint32_t rows, n, k, batch, segments, slab_outputs;
+    } cases[] = {
+        {LINEAR_BF16, KERNEL_BF16, 256, 96, 256, 1, 1, 96},
+        {LINEAR_BF16, KERNEL_BF16, 255, 96, 256, 1, 1, 0},
+        {LINEAR_BF16, KERNEL_F32, 256, 96, 256, 1, 1, 0},
+        {LINEAR_FP8, KERNEL_F32, 256, 96, 256, 1, 1, 0},
+        {LINEAR_INT4, KERNEL_BF16, 256, 96, 256, 1, 1, 0},
+        {LINEAR_BF16, KERNEL_BF16, 256, 96, 72, 1, 1, 96},
+        {LINEAR_BF16, KERNEL_BF16, 256, 96, 72, 1, 2, 0}, /* segments of 36 inputs */
+        {LINEAR_BF16, KERNEL_BF16, 256, 4096, 256, 1, 1, 128},
+        {LINEAR_BF16, KERNEL_BF16, 256, 4096, 256, 2, 1, 64},
+        {LINEAR_BF16, KERNEL_BF16, 256, 4096, 256, 8, 1, 32},
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    struct kernel_device with = with_library(&simt_devices[2]);
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        const struct linear_args args = {
+            .weight = {.format = cases[i].format, .n = cases[i].n, .k = cases[i].k},
+            .rows = cases[i].rows,
+            .batch = cases[i].batch,
+            .segments = cases[i].segments,
+            .activation = cases[i].activation};
+        struct linear_cuda_shape plan = linear_cuda_plan(&args, &with);
+        assert_int_equal(plan.slab_outputs, cases[i].slab_outputs);
+        assert_int_equal(linear_cuda_plan(&args, &simt_devices[2]).slab_outputs, 0);
+        if (plan.slab_outputs == 0) continue;
+        size_t inputs = (size_t)cases[i].batch * cases[i].k;
+        assert_true(plan.is_direct);
+        assert_int_equal(plan.scratch_bytes,
+                         (cases[i].rows + plan.slab_outputs) * inputs * sizeof(bf16) +
+                             LINEAR_CUBLASLT_WORKSPACE_BYTES);
+    }
+}
+
+static void an_algorithm_is_chosen_once_a_shape(void **state) {
+    (void)state;
+    struct rig *rig = rig_create(1);
+    struct rig_call call = {0};
+    rig_linear(rig, &many_rows[4], 1, &call);
+    for (uint32_t run = 0; run < 2; run++) {
+        struct host_cublaslt_counts before = host_cublaslt_counted();
+        simt_variant_run(&many, rig, &call, &simt_devices[1], simt_schedules[0].schedule);
+        struct host_cublaslt_counts after = host_cublaslt_counted();
+        assert_int_equal(after.products - before.products, 2 * 8); /* slabs x segments */
+        assert_in_range(after.chosen - before.chosen, 0, run == 0 ? 2 : 0);
+    }
+    rig_destroy(&rig);
+}
+
+#define WIDTH 8u /* of the smallest product */
+
+#define SHAPES 300u /* of so many rows at most */
+
+/* Rows of ones, up to SHAPES in a batch, times one output of ones. */
+static void multiply_ones(const struct linear_cublaslt_shape *shape, float *y, void *workspace) {
+    struct kernel_device with = with_library(&simt_devices[1]);
+    const struct kernel_ctx ctx = {.device = &with};
+    static _Alignas(16) bf16 ones[SHAPES * WIDTH];
+    for (size_t i = 0; i < SHAPES * WIDTH; i++)
+        ones[i] = 0x3f80;
+    const struct linear_cublaslt_args args = {
+        .shape = *shape, .x = ones, .w = ones, .y = y, .workspace = workspace};
+    linear_cublaslt_multiply(&args, &ctx);
+}
+
+static struct linear_cublaslt_shape ones_of(uint32_t rows) {
+    return (struct linear_cublaslt_shape){.rows = rows,
+                                          .n = 1,
+                                          .k = WIDTH,
+                                          .batch = 1,
+                                          .x_stride = WIDTH,
+                                          .w_stride = WIDTH,
+                                          .y_stride = 1};
+}
+
+/* More shapes than are kept, twice. */
+static void no_shape_gets_the_algorithm_of_another(void **state) {
+    (void)state;
+    struct rig *rig = rig_create(1);
+    void *workspace = rig_alloc(rig, LINEAR_CUBLASLT_WORKSPACE_BYTES);
+    float y[SHAPES];
+    for (uint32_t i = 0; i < 2 * SHAPES; i++) {
+        uint32_t rows = i % SHAPES + 1;
+        memset(y, 0, sizeof y);
+        const struct linear_cublaslt_shape shape = ones_of(rows);
+        multiply_ones(&shape, y, workspace);
+        for (uint32_t row = 0; row < SHAPES; row++)
+            assert_true(y[row] == (row < rows ? WIDTH : 0));
+    }
+    rig_destroy(&rig);
+}
+
+/* Of y, of its rows, of its batches: the least counts. The library is strict about it. */
+static void y_may_lie_anywhere(void **state) {
+    (void)state;
+    struct rig *rig = rig_create(1);
+    void *workspace = rig_alloc(rig, LINEAR_CUBLASLT_WORKSPACE_BYTES);
+    static const uint32_t cases[][3] = {{0, 4, 8}, {1, 4, 8}, {0, 5, 12}, {0, 4, 9}, {2, 6, 18}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct linear_cublaslt_shape shape = ones_of(2);
+        float *y = (float *)rig_alloc(rig, 64 * sizeof *y) + cases[i][0];
+        shape.batch = 2;
+        shape.y_stride = cases[i][1];
+        shape.y_batch_stride = cases[i][2];
+        multiply_ones(&shape, y, workspace);
+        for (uint32_t batch = 0; batch < 2; batch++)
+            for (uint32_t row = 0; row < 2; row++)
+                assert_true(y[batch * cases[i][2] + row * cases[i][1]] == WIDTH);
+    }
+    rig_destroy(&rig);
+}
+
+/* Wherever it begins: the library wants 256 bytes aligned, and ops have 64. */
+static void the_workspace_is_kept_to(void **state) {
+    (void)state;
+    const size_t around = 2 * LINEAR_CUBLASLT_ALIGN, bytes = LINEAR_CUBLASLT_WORKSPACE_BYTES;
+    const struct linear_cublaslt_shape shape = ones_of(1);
+    struct rig *rig = rig_create(1);
+    unsigned char *memory = rig_alloc(rig, bytes + around + 64);
+    for (size_t at = 64; at <= 256; at += 64) {
+        float y;
+        unsigned char *begin = memory + at;
+        memset(memory, 0, at);
+        memset(begin + bytes, 0, around + 64 - at);
+        multiply_ones(&shape, &y, begin);
+        for (size_t i = 0; i < at; i++)
+            assert_int_equal(memory[i], 0);
+        for (size_t i = 0; i < around + 64 - at; i++)
+            assert_int_equal(begin[bytes + i], 0);
+    }
+    rig_destroy(&rig);
+}
+
+/* What a process says in which call number `failing` of the library's fails; its exit code. */
+static int code_of_failure(uint32_t failing, char *said, size_t room) {
+    int pipe_of[2], status;
+    assert_int_equal(pipe(pipe_of), 0);
+    pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        float y[2];
+        dup2(pipe_of[1], STDERR_FILENO);
+        struct rig *rig = rig_create(1);
+        host_cublaslt_fail(failing, CUBLAS_STATUS_NOT_SUPPORTED);
+        const struct linear_cublaslt_shape shape = ones_of(2);
+        multiply_ones(&shape, y, rig_alloc(rig, LINEAR_CUBLASLT_WORKSPACE_BYTES));
+        _exit(0);
+    }
+    close(pipe_of[1]);
+    ssize_t length = read(pipe_of[0], said, room - 1);
+    close(pipe_of[0]);
+    said[length < 0 ? 0 : length] = 0;
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_true(WIFEXITED(status));
+    return WEXITSTATUS(status);
+}
+
+static void a_call_that_fails_ends_the_process(void **state) {
+    (void)state;
+    char said[512];
+    uint32_t failing = 0;
+    int code;
+    linear_cublaslt_close(&library); /* which has chosen for this shape */
+    assert_null(linear_cublaslt_open(&library));
+    while ((code = code_of_failure(failing, said, sizeof said)) == 70) {
+        assert_non_null(
+            strstr(said, "cuBLASLt, 1 x 2 rows of 8 to 1: CUBLAS_STATUS_NOT_SUPPORTED"));
+        failing++;
+    }
+    assert_int_equal(code, 0);
+    assert_int_equal(failing, 11 + 7 + 1); /* descriptions, a choice, the product */
+}
+
+static void a_library_that_does_not_open_says_why(void **state) {
+    (void)state;
+    struct linear_cublaslt *other;
+    host_cublaslt_fail(0, CUBLAS_STATUS_NOT_SUPPORTED);
+    assert_string_equal(linear_cublaslt_open(&other), "CUBLAS_STATUS_NOT_SUPPORTED");
+    assert_null(other);
+    linear_cublaslt_close(&other);
+}
+
+int main(void) {
+    assert_null(linear_cublaslt_open(&library));
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(plans_fill_the_device),
+        cmocka_unit_test(every_case_on_every_device),
+        cmocka_unit_test(one_to_64_rows),
+        cmocka_unit_test(nothing_but_the_row_shows),
+        cmocka_unit_test(weights_are_read_once),
+        cmocka_unit_test(contracts_are_kept),
+        cmocka_unit_test(many_rows_as_the_reference),
+        cmocka_unit_test(who_is_multiplied_by_cublaslt),
+        cmocka_unit_test(an_algorithm_is_chosen_once_a_shape),
+        cmocka_unit_test(no_shape_gets_the_algorithm_of_another),
+        cmocka_unit_test(y_may_lie_anywhere),
+        cmocka_unit_test(the_workspace_is_kept_to),
+        cmocka_unit_test(a_call_that_fails_ends_the_process),
+        cmocka_unit_test(a_library_that_does_not_open_says_why),
+    };
+    int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    linear_cublaslt_close(&library);
+    return failed;
 }
