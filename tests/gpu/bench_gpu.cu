@@ -10,11 +10,14 @@
  *                              line means anything
  *     either with `tiny`       shapes for the emulator
  *
+ * Products of many rows by our kernels, and by cuBLASLt if the program was built with it.
+ *
  * First the roofs of this device at this moment. A shape is launched several times from one graph,
  * over copies of its weights that together exceed the caches; the best of some runs counts. The
  * share is the time that reading or multiplying alone would take, whichever is longer, over that
  * taken. Rows waste the columns of a product they do not fill: operations are those of the
  * mathematics, not of the tensor cores. */
+#include <cublasLt.h>
 #include <cuda_runtime_api.h>
 #include <math.h>
 #include <stdio.h>
@@ -27,6 +30,7 @@ extern "C" {
 #include "check_ops.h"
 #include "kernel.h"
 #include "kv_store/kv_store.h"
+#include "linear/linear_cublaslt.h"
 #include "linear/linear_cuda.h"
 #include "mla_tree/mla_tree_cuda.h"
 #include "moe_experts/moe_experts_cuda.h"
@@ -52,7 +56,7 @@ extern "C" {
 struct shape {
     uint32_t experts, topk, dim, width;
     uint32_t heads, latent_dim, rope_dim, q_rank, v_width;
-    uint32_t contexts[4], rows[7];
+    uint32_t contexts[4], rows[7], many_rows[3];
     size_t pool_bytes;
 };
 static const struct shape k26 = {384,
@@ -66,6 +70,7 @@ static const struct shape k26 = {384,
                                  1024,
                                  {4096, 32768, 131072, 200000},
                                  {1, 2, 4, 8, 16, 32, 64},
+                                 {256, 1024, 8192},
                                  (size_t)1408 << 20};
 static const struct shape tiny = {12,
                                   2,
@@ -78,6 +83,7 @@ static const struct shape tiny = {12,
                                   64,
                                   {64, 128, 192, 256},
                                   {1, 2, 3, 4, 5, 8, 9},
+                                  {256, 257, 258},
                                   (size_t)2 << 20};
 
 struct host_block;
@@ -85,6 +91,7 @@ struct bench {
     struct shape shape;
     struct kernel_device device;
     struct kernel_ctx ctx;
+    struct linear_cublaslt *cublaslt; /* NULL: the program was built without */
     cudaStream_t stream;
     unsigned char *pool; /* weights and caches, filled with numbers */
     unsigned char *rest; /* everything else, handed out front to back and given back as a whole */
@@ -430,6 +437,27 @@ static void time_linears(struct bench *bench, struct call *call, uint32_t rows) 
     }
 }
 
+static void time_many_rows(struct bench *bench, struct call *call, uint32_t rows) {
+    const struct shape *shape = &bench->shape;
+    const struct {
+        const char *what[2]; /* by our kernels, by cuBLASLt */
+        uint32_t n, k;
+    } cases[] = {
+        {{"q_a and kv_a BF16", "q_a and kv_a BF16 by cuBLASLt"},
+         shape->q_rank + shape->latent_dim + shape->rope_dim,
+         shape->dim},
+        {{"o BF16", "o BF16 by cuBLASLt"}, shape->dim, shape->v_width},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
+        for (uint32_t by = 0; by < (bench->cublaslt ? 2 : 1); by++) {
+            bench->device.cublaslt = by == 1 ? bench->cublaslt : NULL;
+            make_linear(bench, call, LINEAR_BF16, rows, cases[i].n, cases[i].k, KERNEL_BF16);
+            call->what = cases[i].what[by];
+            time_call(bench, call);
+        }
+    bench->device.cublaslt = NULL;
+}
+
 /* The emulator has time for the least and the most. */
 static void time_steps(struct bench *bench, struct call *call, bool is_tiny) {
     const struct shape *shape = &bench->shape;
@@ -466,6 +494,8 @@ static int time_all(struct bench *bench, double least, bool is_tiny) {
             time_call(bench, call);
         }
     }
+    for (uint32_t r = 0; r < 3; r++)
+        time_many_rows(bench, call, bench->shape.many_rows[r]);
     time_steps(bench, call, is_tiny);
     free(call);
     if (bench->bytes_a_second * 1e-9 >= least) return 0;
@@ -667,6 +697,11 @@ static int check_all(struct bench *bench, bool is_whole) {
         is_good &= check_mla_tree(bench, call, KERNEL_BF16, rows, shape->contexts[0] - 3);
         is_good &= check_mla_tree(bench, call, KERNEL_FP8, rows, shape->contexts[0] - 3);
     }
+    bench->device.cublaslt = bench->cublaslt;
+    is_good &= check_linear(bench, call, LINEAR_BF16,
+                            bench->cublaslt ? "o BF16 by cuBLASLt" : "o BF16", shape->many_rows[0],
+                            KERNEL_BF16);
+    bench->device.cublaslt = NULL;
     free(call);
     is_good &= check_steps(bench, !is_whole);
     return is_good ? 0 : EXIT_DIFFER;
@@ -693,10 +728,15 @@ int main(int argc, char **argv) {
     bench.device.multiprocessors = (uint32_t)properties.multiProcessorCount;
     bench.device.shared_bytes_max = properties.sharedMemPerBlockOptin;
     bench.device.has_wgmma = properties.major == 9;
+    const char *trouble = cublasLtGetVersion() > 0 ? linear_cublaslt_open(&bench.cublaslt) : NULL;
+    if (trouble) {
+        fprintf(stderr, "bench_gpu: cuBLASLt: %s\n", trouble);
+        return 70;
+    }
     CHECK(cudaStreamCreateWithFlags(&bench.stream, cudaStreamNonBlocking));
     bench.ctx.stream = bench.stream;
     bench.ctx.device = &bench.device;
-    bench.rest_bytes = is_tiny ? (size_t)16 << 20 : (size_t)512 << 20;
+    bench.rest_bytes = is_tiny ? (size_t)48 << 20 : (size_t)512 << 20;
     CHECK(cudaMalloc((void **)&bench.pool, bench.shape.pool_bytes));
     CHECK(cudaMalloc((void **)&bench.rest, bench.rest_bytes));
     roof_cuda_fill(bench.pool, bench.shape.pool_bytes, 1, &bench.ctx);
@@ -705,6 +745,7 @@ int main(int argc, char **argv) {
             properties.name, properties.multiProcessorCount, properties.sharedMemPerBlockOptin);
     int status = is_check ? check_all(&bench, !is_tiny)
                           : time_all(&bench, argc > 2 ? strtod(argv[2], NULL) : 0, is_tiny);
+    linear_cublaslt_close(&bench.cublaslt);
     CHECK(cudaFree(bench.rest));
     CHECK(cudaFree(bench.pool));
     CHECK(cudaStreamDestroy(bench.stream));
