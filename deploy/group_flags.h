@@ -50,7 +50,7 @@ struct group_flags {
         FLAG_DISABLE_OVERLAP(&(flags)->unread_switch), FLAG_NO_SELF_TEST(&(flags)->unread_switch), \
         FLAG_DISABLE_RADIX_CACHE(&(flags)->unread_switch), FLAG_PAGE_SIZE(&(flags)->unread_count), \
         FLAG_KV_CACHE_DTYPE(&(flags)->unread_text), FLAG_ACTIVATION_DTYPE(&(flags)->unread_text),  \
-        FLAG_PREFILL_FORM(&(flags)->unread_text), FLAG_DEVICE(&(flags)->device),              \
+        FLAG_PREFILL_FORM(&(flags)->unread_text), FLAG_DEVICE(&(flags)->device),                   \
         FLAG_THREADS(&(flags)->unread_count), FLAG_NUMA(&(flags)->unread_text),                    \
         FLAG_JOURNAL(&(flags)->unread_text), FLAG_LOG_DIR(&(flags)->unread_text),                  \
         FLAG_LOG_LEVEL(&(flags)->log_level)

@@ -575,26 +575,14 @@ static enum status add_sum(struct drafter *drafter, const struct model *model, c
                            struct comm *comm, struct error *err) {
     const struct drafter_spec *spec = &drafter->weights->spec;
     const struct activations *a = &drafter->a;
-    const uint32_t rows = drafter->pass.rows;
-    size_t count = (size_t)rows * spec->hidden;
-    enum status status = comm_all_reduce(comm, a->delta, count, err);
-    if (status != STATUS_OK) return status;
-    if (weight)
-        model->backend->rms_norm(&(struct rms_norm_args){.x = a->x,
-                                                         .x_stride = spec->hidden,
-                                                         .add = a->delta,
-                                                         .sum = a->x,
-                                                         .weight = weight,
-                                                         .y = a->h,
-                                                         .y_stride = spec->hidden,
-                                                         .rows = rows,
-                                                         .dim = spec->hidden,
-                                                         .eps = spec->norm_eps},
-                                 model->ctx);
-    else
-        model->backend->add(&(struct add_args){.x = a->x, .y = a->delta, .count = count},
-                            model->ctx);
-    return STATUS_OK;
+    return model_add_sum(model,
+                         &(struct model_sum){.share = a->delta,
+                                             .x = a->x,
+                                             .weight = weight,
+                                             .h = a->h,
+                                             .dim = spec->hidden,
+                                             .eps = spec->norm_eps},
+                         drafter->pass.rows, comm, err);
 }
 
 static enum status attend(struct drafter *drafter, const struct model *model, uint32_t layer,

@@ -173,27 +173,40 @@ void model_linear(const struct model *model, const float *x, const struct linear
                            model->ctx);
 }
 
-/* x += the sum over ranks of their shares; then h = norm(x), by this weight unless it is NULL. */
+enum status model_add_sum(const struct model *model, const struct model_sum *sum, uint32_t rows,
+                          struct comm *comm, struct error *err) {
+    const size_t count = (size_t)rows * sum->dim;
+    enum status status = comm_all_reduce(comm, sum->share, count, err);
+    if (status != STATUS_OK) return status;
+    if (sum->weight)
+        model->backend->rms_norm(&(struct rms_norm_args){.x = sum->x,
+                                                         .x_stride = sum->dim,
+                                                         .add = sum->share,
+                                                         .sum = sum->x,
+                                                         .weight = sum->weight,
+                                                         .y = sum->h,
+                                                         .y_stride = sum->dim,
+                                                         .rows = rows,
+                                                         .dim = sum->dim,
+                                                         .eps = sum->eps},
+                                 model->ctx);
+    else
+        model->backend->add(&(struct add_args){.x = sum->x, .y = sum->share, .count = count},
+                            model->ctx);
+    return STATUS_OK;
+}
+
+/* The sum into this model's own stream. */
 static enum status add_sum(const struct model *model, float *share, const float *norm,
                            uint32_t rows, struct comm *comm, struct error *err) {
     const struct model_spec *spec = &model->weights->spec;
     const struct scratch *s = model->scratch;
-    size_t count = (size_t)rows * spec->hidden;
-    enum status status = comm_all_reduce(comm, share, count, err);
-    if (status != STATUS_OK) return status;
-    if (norm)
-        model->backend->rms_norm(&(struct rms_norm_args){.x = s->x,
-                                                         .x_stride = spec->hidden,
-                                                         .add = share,
-                                                         .sum = s->x,
-                                                         .weight = norm,
-                                                         .y = s->h,
-                                                         .y_stride = spec->hidden,
-                                                         .rows = rows,
-                                                         .dim = spec->hidden,
-                                                         .eps = spec->norm_eps},
-                                 model->ctx);
-    else
-        model->backend->add(&(struct add_args){.x = s->x, .y = share, .count = count}, model->ctx);
-    return STATUS_OK;
+    return model_add_sum(model,
+                         &(struct model_sum){.share = share,
+                                             .x = s->x,
+                                             .weight = norm,
+                                             .h = s->h,
+                                             .dim = spec->hidden,
+                                             .eps = spec->norm_eps},
+                         rows, comm, err);
 }

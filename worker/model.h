@@ -92,6 +92,20 @@ enum status model_forward(const struct model *model, const struct model_input *i
 void model_norm(const struct model *model, const float *x, const float *weight, float *y,
                 uint32_t rows);
 
+/* What ranks add to a residual stream, and the norm behind it. */
+struct model_sum {
+    float *share;        /* [rows, dim] this rank's; becomes the sum */
+    float *x;            /* [rows, dim] the stream */
+    const float *weight; /* [dim] of the norm; NULL: none */
+    float *h;            /* [rows, dim] norm(x) */
+    uint32_t dim;
+    float eps;
+};
+
+/* x += the sum over ranks of share; then h = norm(x). */
+enum status model_add_sum(const struct model *model, const struct model_sum *sum, uint32_t rows,
+                          struct comm *comm, struct error *err) MUST_USE;
+
 /* What a product with this weight rounds its activations to. */
 enum kernel_dtype model_activation(const struct model *model, const struct linear_weight *weight);
 
