@@ -50,7 +50,7 @@ float *attention_forward(const struct model *model, const struct layer_weights *
 static void attend_by_runs(const struct model *model, const struct layer_weights *layer,
                            const void *kv, const struct model_sequences *all) {
     for (uint32_t i = 0, count; i < all->count; i += count) {
-        const struct mla_sequence *first = &all->host[i];
+        const struct mla_sequence *first = &all->sent[i]; /* the form is chosen on the host alone */
         bool expanded = is_expanded(model, layer, first);
         uint32_t rows = first->row_count;
         for (count = 1; i + count < all->count; count++) {
@@ -58,8 +58,7 @@ static void attend_by_runs(const struct model *model, const struct layer_weights
             rows += first[count].row_count;
         }
         struct model_sequences run = *all;
-        run.host = first;
-        run.sent = &all->sent[i];
+        run.sent = first;
         run.of_ops = &all->of_ops[i];
         run.count = count;
         if (expanded)

@@ -35,8 +35,7 @@ static const uint32_t *put_words(const struct model *model, const uint32_t *word
 static struct model_sequences put_sequences(const struct model *model,
                                             const struct mla_sequence *sequence, uint32_t count,
                                             const struct model_shape *shape) {
-    struct model_sequences put = {.host = sequence,
-                                  .sent = sequence,
+    struct model_sequences put = {.sent = sequence,
                                   .of_ops = sequence,
                                   .count = shape->sequences,
                                   .rows_max = shape->rows_max,

@@ -50,10 +50,10 @@ struct model_shape {
     uint32_t rows_max, positions_max; /* of a sequence; positions: its own rows included */
 };
 
-/* Sequences: as the host has them, as they were sent, which point at what ops read, and where ops
- * find them. */
+/* Sequences as they were sent, which point at what ops read, and where ops find them; on the host
+ * both are the caller's. */
 struct model_sequences {
-    const struct mla_sequence *host, *sent, *of_ops; /* [count] */
+    const struct mla_sequence *sent, *of_ops; /* [count] */
     uint32_t count;
     uint32_t rows_max, positions_max; /* as a shape's */
 };
