@@ -25,5 +25,5 @@ judge() {
 }
 
 try_all "$source/tests/mutants.txt" "$@"
-echo "$caught mutants caught, $missed not"
+echo "$caught mutants caught, $missed not${missed_names:+:$missed_names}"
 [ "$missed" -eq 0 ]

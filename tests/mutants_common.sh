@@ -56,6 +56,7 @@ try() {
         return
     fi
     missed=$((missed + 1))
+    missed_names+=" $name"
     printf '%-24s %s\n' "$name" "$verdict"
 }
 
@@ -93,8 +94,8 @@ try_some() {
 }
 
 # try_all LIST [NAME...]: all mutants of a list, or those named, as many at once as there are
-# processors. Sets caught and missed, and once to what judge has counted in it. A file with a folder
-# is FOLDER/FILE < TEST [ARGUMENT...]: there, and this test must fail.
+# processors. Sets caught, missed and missed_names (" NAME NAME"), and once to what judge has counted
+# in it. A file with a folder is FOLDER/FILE < TEST [ARGUMENT...]: there, and this test must fail.
 try_all() {
     local jobs job counts count
     jobs=$(nproc)
@@ -102,19 +103,20 @@ try_all() {
     if [ -n "${program:-}" ]; then aim "$program"; fi
     for ((job = 0; job < jobs; job++)); do
         (
-            caught=0 missed=0 once=0
+            caught=0 missed=0 once=0 missed_names=""
             scratch=$(mktemp -d /tmp/espalier-mutants-XXXXXX) || exit 70
             trap 'rm -rf "$scratch"' EXIT
             try_some "$job" "$@"
-            echo "$caught $missed $once" >"$counts/$job"
+            echo "$caught $missed $once$missed_names" >"$counts/$job"
         ) &
     done
     wait
-    caught=0 missed=0 once=0
+    caught=0 missed=0 once=0 missed_names=""
     for ((job = 0; job < jobs; job++)); do
-        count=(0 1 0) # of one that broke off
+        count=(0 1 0 "(a job that broke off)")
         if [ -e "$counts/$job" ]; then read -ra count <"$counts/$job"; fi
         caught=$((caught + count[0])) missed=$((missed + count[1])) once=$((once + count[2]))
+        if [ ${#count[@]} -gt 3 ]; then missed_names+=" ${count[*]:3}"; fi
     done
     rm -rf "$counts"
 }

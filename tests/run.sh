@@ -6,7 +6,8 @@
 #                         mistakes put into sources that tests must find; of those in kernels for
 #                         GPUs a third, which one the commit says
 #
-# The last line is "N passed, N failed"; the exit status is 0 only if none failed.
+# The last line is "N passed, N failed", behind the names of those that failed; the exit status is 0
+# only if none did.
 set -u
 cd "$(dirname "$0")/.." || exit 70
 . deploy/dependencies.sh
@@ -28,6 +29,13 @@ fi
 
 passed=0
 failed=0
+failures=() # a line each
+
+# fail LINE
+fail() {
+    failed=$((failed + 1))
+    failures+=("$1")
+}
 
 # build PRESET: configure and compile; a build that fails counts as one failed test.
 build() {
@@ -37,7 +45,7 @@ build() {
         return 0
     fi
     tail -n 40 "build/$1.log"
-    failed=$((failed + 1))
+    fail "$1: build"
     return 1
 }
 
@@ -53,19 +61,27 @@ run() {
     total=$(sed -E 's/.* out of ([0-9]+).*/\1/' <<<"$summary")
     bad=$(sed -E 's/.*, ([0-9]+) tests? failed.*/\1/' <<<"$summary")
     if [ -z "$summary" ]; then
-        failed=$((failed + 1))
+        fail "$preset: ctest"
         return
     fi
     passed=$((passed + total - bad))
     failed=$((failed + bad))
+    mapfile -t -O "${#failures[@]}" failures < <(
+        sed -nE "/^The following tests FAILED:/,\$ s/^\s*[0-9]+ - /$preset: /p" "build/$preset.tests")
 }
 
-# script NAME COMMAND...: one more test, passed where the command succeeds.
+# script NAME COMMAND...: one more test, passed where the command succeeds. Its last line says what
+# failed.
 script() {
     local name=$1
     shift
     echo "== $name"
-    if "$@"; then passed=$((passed + 1)); else failed=$((failed + 1)); fi
+    "$@" | tee "build/$name.log"
+    if [ "${PIPESTATUS[0]}" -eq 0 ]; then
+        passed=$((passed + 1))
+        return
+    fi
+    fail "$name: $(tail -n 1 "build/$name.log")"
 }
 
 # commit_modulo N: a number below N that a commit always has and the next may not.
@@ -87,5 +103,6 @@ else
     build dev && run dev
 fi
 
+[ "$failed" -eq 0 ] || printf 'FAILED %s\n' "${failures[@]}"
 echo "$passed passed, $failed failed"
 [ "$failed" -eq 0 ]

@@ -42,7 +42,7 @@ judge() {
 }
 
 [ $# -gt 0 ] || set -- $(basename -s .txt "$source"/tests/simt/mutants/*.txt)
-all_caught=0 all_missed=0 all_once=0
+all_caught=0 all_missed=0 all_once=0 all_names=""
 for op in "$@"; do
     folder=kernels/$op
     target=test_simt_ops
@@ -52,8 +52,9 @@ for op in "$@"; do
     try_all "$source/tests/simt/mutants/$op.txt"
     all_caught=$((all_caught + caught)) all_missed=$((all_missed + missed))
     all_once=$((all_once + once))
+    if [ -n "$missed_names" ]; then all_names+=" $op:${missed_names# }"; fi
 done
 alone=""
 if [ -n "${ESPALIER_TEST_LONG:-}" ]; then alone=" ($all_once under one schedule only)"; fi
-echo "$all_caught mutants caught$alone, $all_missed not"
+echo "$all_caught mutants caught$alone, $all_missed not${all_names:+:$all_names}"
 [ "$all_missed" -eq 0 ] && [ "$all_caught" -gt 0 ]
