@@ -14,6 +14,8 @@
 #include "weight_check.h"
 
 #define READER_THREADS_MAX 64u
+#define RUN_BYTES_MAX      (64u << 20) /* of tasks that one thread takes at a time */
+#define RUNS_A_THREAD      8u          /* at least, so that all end together */
 #define STAGE_ALIGN        64u
 
 struct reader {
@@ -25,11 +27,17 @@ struct reader {
     int *fd;                          /* [files], -1 where no task reads the file */
     struct weights_progress *progress;
     struct weight_ahead ahead;
-    _Atomic uint32_t next; /* task not yet taken */
+    uint64_t run_bytes;
     atomic_bool stop;
-    pthread_mutex_t lock; /* of the two below */
+    pthread_mutex_t lock; /* of what is below */
+    uint32_t next;        /* task not yet taken */
     enum status status;
     struct error error; /* the first one */
+};
+
+/* Tasks [begin, end), one after the other by one thread. */
+struct run {
+    uint32_t begin, end;
 };
 
 /* What one thread works with. */
@@ -106,7 +114,9 @@ enum status weight_reader_run(struct device *device, const struct safetensors *c
                             .task_count = task_count,
                             .progress = progress,
                             .lock = PTHREAD_MUTEX_INITIALIZER};
+    uint64_t all_bytes = 0;
     for (uint32_t i = 0; i < task_count; i++) {
+        all_bytes += weight_task_bytes(&tasks[i]);
         struct weight_task bite = weight_task_first_bite(&tasks[i]);
         size_t bytes = staged_bytes(&bite);
         if (bytes > reader.stage_bytes) reader.stage_bytes = bytes;
@@ -114,6 +124,8 @@ enum status weight_reader_run(struct device *device, const struct safetensors *c
         bytes = packed.data_bytes + packed.more_bytes;
         if (bytes > reader.packed_bytes) reader.packed_bytes = bytes;
     }
+    reader.run_bytes = all_bytes / (threads * RUNS_A_THREAD);
+    if (reader.run_bytes > RUN_BYTES_MAX) reader.run_bytes = RUN_BYTES_MAX;
     qsort(tasks, task_count, sizeof *tasks, weight_task_by_place);
     reader.status = open_files(&reader, &reader.error);
     reader.ahead = (struct weight_ahead){.task = tasks, .task_count = task_count, .fd = reader.fd};
@@ -182,6 +194,18 @@ static void report(struct reader *reader, enum status status, const struct error
     atomic_store(&reader->stop, true);
 }
 
+/* Neighbours in files are mostly neighbours in memory and may share a huge page. Whoever touches it
+ * first has all of it cleared, and two threads at once clear it twice. */
+static struct run take_run(struct reader *reader) {
+    pthread_mutex_lock(&reader->lock);
+    struct run run = {.begin = reader->next, .end = reader->next};
+    for (uint64_t bytes = 0; run.end < reader->task_count && bytes <= reader->run_bytes; run.end++)
+        bytes += weight_task_bytes(&reader->task[run.end]);
+    reader->next = run.end;
+    pthread_mutex_unlock(&reader->lock);
+    return run;
+}
+
 static void *run_thread(void *arg) {
     struct reader *reader = arg;
     struct error error = {.code = STATUS_OK};
@@ -193,14 +217,16 @@ static void *run_thread(void *arg) {
                            "no memory for %zu bytes to read weights through", reader->stage_bytes);
     if (opened != STATUS_OK) report(reader, opened, &error);
     while (!atomic_load(&reader->stop)) {
-        uint32_t i = atomic_fetch_add(&reader->next, 1);
-        if (i >= reader->task_count) break;
-        weight_ahead_of(&reader->ahead, i);
-        enum status status = atomic_load(&reader->progress->cancel)
-                                 ? error_set(&error, STATUS_CANCELLED,
-                                             "loading the weights was cancelled")
-                                 : run_task(reader, &reader->task[i], &desk, &error);
-        if (status != STATUS_OK) report(reader, status, &error);
+        const struct run run = take_run(reader);
+        if (run.begin == run.end) break;
+        for (uint32_t i = run.begin; i < run.end && !atomic_load(&reader->stop); i++) {
+            weight_ahead_of(&reader->ahead, i);
+            enum status status = atomic_load(&reader->progress->cancel)
+                                     ? error_set(&error, STATUS_CANCELLED,
+                                                 "loading the weights was cancelled")
+                                     : run_task(reader, &reader->task[i], &desk, &error);
+            if (status != STATUS_OK) report(reader, status, &error);
+        }
     }
     device_stage_close(reader->device, &desk.there);
     free(desk.stage);

@@ -1,6 +1,6 @@
 /* How fast weights load, against what the disk and the page cache give in the same run.
  *
- *     bench_load MODEL [--tp N] [--rank R] [--threads N] [--rounds N]
+ *     bench_load MODEL [--tp N] [--rank R] [--threads N] [--rounds N] [--warm-only]
  *
  * Each round measures, one after the other:
  *
@@ -10,7 +10,8 @@
  *   copy     the same into one small buffer a thread, which shows what touching memory costs
  *   warm     the loader, with the files in the page cache
  *
- * and prints medians, their ratios, and the loader's peak of resident memory beside the shard's.
+ * (not the first two with --warm-only), and prints medians, their ratios, and the loader's peak of
+ * resident memory beside the shard's.
  * Files leave the page cache by posix_fadvise, and where we may (root) the kernel is asked to drop
  * what is clean; mincore says whether that worked. */
 #include <fcntl.h>
@@ -39,6 +40,7 @@
 struct bench {
     const char *model;
     uint32_t rank, tp, threads, rounds;
+    bool warm_only; /* neither disk nor cold */
     struct model_spec spec;
     struct safetensors *checkpoint;
     uint32_t file_count;
@@ -193,39 +195,56 @@ static double median(const double *values, uint32_t count) {
     return (sorted[count / 2] + sorted[(count - 1) / 2]) / 2;
 }
 
+struct figures {
+    double rate[FIGURE_COUNT][ROUNDS_MAX], cold_share[ROUNDS_MAX], warm_share[ROUNDS_MAX];
+    uint64_t shard_bytes, peak_bytes;
+};
+
+static double measure_load(const struct bench *bench, struct figures *figures) {
+    struct load loaded = load(bench);
+    figures->shard_bytes = loaded.shard_bytes;
+    if (loaded.peak_bytes > figures->peak_bytes) figures->peak_bytes = loaded.peak_bytes;
+    return loaded.bytes_per_s;
+}
+
+static void run_cold(const struct bench *bench, uint32_t round, struct figures *figures) {
+    drop(bench);
+    double left = resident(bench);
+    figures->rate[DISK][round] = read_all(bench, false);
+    drop(bench);
+    figures->rate[COLD][round] = measure_load(bench, figures);
+    figures->cold_share[round] = figures->rate[COLD][round] / figures->rate[DISK][round];
+    printf("round %u: %.1f %% of the files were still cached\n", round + 1, 100 * left);
+}
+
+static void run_warm(const struct bench *bench, uint32_t round, struct figures *figures) {
+    (void)read_all(bench, false); /* all of it is in the cache now */
+    figures->rate[CACHE][round] = read_all(bench, true);
+    figures->rate[COPY][round] = read_all(bench, false);
+    figures->rate[WARM][round] = measure_load(bench, figures);
+    figures->warm_share[round] = figures->rate[WARM][round] / figures->rate[CACHE][round];
+}
+
 static void run(const struct bench *bench) {
-    static double rate[FIGURE_COUNT][ROUNDS_MAX], cold_share[ROUNDS_MAX], warm_share[ROUNDS_MAX];
-    struct load last = {0};
-    uint64_t peak_bytes = 0;
+    static struct figures figures;
+    const enum figure first = bench->warm_only ? CACHE : DISK;
     for (uint32_t round = 0; round < bench->rounds; round++) {
-        drop(bench);
-        double left = resident(bench);
-        rate[DISK][round] = read_all(bench, false);
-        drop(bench);
-        last = load(bench);
-        rate[COLD][round] = last.bytes_per_s;
-        if (last.peak_bytes > peak_bytes) peak_bytes = last.peak_bytes;
-        (void)read_all(bench, false); /* all of it is in the cache now */
-        rate[CACHE][round] = read_all(bench, true);
-        rate[COPY][round] = read_all(bench, false);
-        last = load(bench);
-        rate[WARM][round] = last.bytes_per_s;
-        if (last.peak_bytes > peak_bytes) peak_bytes = last.peak_bytes;
-        cold_share[round] = rate[COLD][round] / rate[DISK][round];
-        warm_share[round] = rate[WARM][round] / rate[CACHE][round];
+        if (!bench->warm_only) run_cold(bench, round, &figures);
+        run_warm(bench, round, &figures);
         printf("round %u:", round + 1);
-        for (uint32_t f = 0; f < FIGURE_COUNT; f++)
-            printf(" %s %.0f", figure_names[f], rate[f][round] / 1e6);
-        printf(" MB/s; %.1f %% of the files were still cached\n", 100 * left);
+        for (uint32_t f = first; f < FIGURE_COUNT; f++)
+            printf(" %s %.0f", figure_names[f], figures.rate[f][round] / 1e6);
+        printf(" MB/s\n");
         fflush(stdout);
     }
-    for (uint32_t f = 0; f < FIGURE_COUNT; f++)
-        printf("%-6s %8.0f MB/s\n", figure_names[f], median(rate[f], bench->rounds) / 1e6);
-    printf("cold / disk   %.2f (wanted 0.90)\n", median(cold_share, bench->rounds));
-    printf("warm / cache  %.2f (wanted 1.00)\n", median(warm_share, bench->rounds));
+    for (uint32_t f = first; f < FIGURE_COUNT; f++)
+        printf("%-6s %8.0f MB/s\n", figure_names[f], median(figures.rate[f], bench->rounds) / 1e6);
+    if (!bench->warm_only)
+        printf("cold / disk   %.2f (wanted 0.90)\n", median(figures.cold_share, bench->rounds));
+    printf("warm / cache  %.2f (wanted 1.00)\n", median(figures.warm_share, bench->rounds));
     printf("shard %.0f MB, peak %.0f MB: %.0f MB more (wanted at most 256)\n",
-           (double)last.shard_bytes / 1e6, (double)peak_bytes / 1e6,
-           ((double)peak_bytes - (double)last.shard_bytes) / 1e6);
+           (double)figures.shard_bytes / 1e6, (double)figures.peak_bytes / 1e6,
+           ((double)figures.peak_bytes - (double)figures.shard_bytes) / 1e6);
 }
 
 static uint32_t number(const char *flag, const char *text, uint32_t least, uint32_t most) {
@@ -248,6 +267,8 @@ static void parse(struct bench *bench, int argc, char **argv) {
             bench->threads = number(argv[i++], next, 1, THREADS_MAX);
         else if (strcmp(argv[i], "--rounds") == 0)
             bench->rounds = number(argv[i++], next, 1, ROUNDS_MAX);
+        else if (strcmp(argv[i], "--warm-only") == 0)
+            bench->warm_only = true;
         else
             fail(argv[i], "no such flag");
     }
