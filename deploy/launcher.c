@@ -55,6 +55,7 @@ struct launcher {
     int work_code;
     int cancel;
     int signals_seen;
+    bool killed;   /* whoever was left */
     bool ending;   /* the coordinator was told to end */
     int exit_code; /* what went wrong first; 0 so far */
 };
@@ -123,6 +124,7 @@ static void signal_child(const struct child *child, int number) {
 }
 
 static void kill_all(struct launcher *launcher) {
+    launcher->killed = true;
     for (uint32_t i = 0; i < launcher->child_count; i++)
         signal_child(&launcher->child[i], SIGKILL);
 }
@@ -221,7 +223,11 @@ static const char *describe(int status, char out[64]) {
 static void coordinator_died(struct launcher *launcher, int status) {
     char how[64];
     int code = exit_code_of(status);
-    if (!WIFEXITED(status))
+    /* One that was just started cannot drain yet and dies of the signal we sent. */
+    int number = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
+    bool as_asked = (launcher->ending && number == SIGTERM) ||
+                    (launcher->killed && number == SIGKILL);
+    if (!WIFEXITED(status) && !as_asked)
         fprintf(stderr, "espalier: the coordinator ended by %s\n", describe(status, how));
     /* What it says of itself outweighs what its end made of the work. */
     if (code != EXIT_CODE_OK && !launcher->ending) launcher->exit_code = code;

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "group_wait.h"
@@ -31,11 +32,19 @@ static enum status find(const struct session_flags *flags, char out[RUN_DIR_ENDP
     return status;
 }
 
+static enum status check_folder(const char *path, struct error *err) {
+    struct stat info;
+    if (stat(path, &info) == 0 && S_ISDIR(info.st_mode)) return STATUS_OK;
+    return error_set(err, STATUS_NOT_FOUND, "--curve-keys: %s: found no folder, accepted: one",
+                     path);
+}
+
 enum status session_caller_init(struct session_caller *caller, const char *endpoint,
                                 const char *curve_keys, const volatile int *cancel,
                                 struct error *err) {
     *caller = (struct session_caller){.options = {.endpoint = endpoint, .cancel = cancel}};
-    if (!curve_keys || strncmp(endpoint, "ipc:", 4) == 0) return STATUS_OK;
+    if (!curve_keys) return STATUS_OK;
+    if (strncmp(endpoint, "ipc:", 4) == 0) return check_folder(curve_keys, err);
     struct curve_caller *keys = &caller->keys;
     enum status status = curve_keys_read_caller(curve_keys, CURVE_CLIENT_SECRET, keys, err);
     if (status != STATUS_OK) return error_wrap(err, status, "--curve-keys");

@@ -170,6 +170,15 @@ static void a_coordinator_refuses_keys_that_others_can_read(void **state) {
     }
 }
 
+/* Where no keys are needed, a folder that is not there is a mistake all the same. */
+static void a_folder_that_is_not_there_is_refused(void **state) {
+    (void)state;
+    const char *arguments[] = {"status",       "--endpoint",          "ipc:///nowhere",
+                               "--curve-keys", in_scratch("nowhere"), NULL};
+    processes_run(&result, NULL, "espalier", arguments);
+    expect(__LINE__, "a folder that is not there", 1, "found no folder");
+}
+
 /* A worker of another folder's keys, at the door of workers. */
 static void knock_as_worker(const char *keys) {
     const char *arguments[] = {"--model-path",
@@ -290,6 +299,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(keys_are_made_once_and_closed, set_up, tear_down),
         cmocka_unit_test_setup_teardown(a_coordinator_refuses_keys_that_others_can_read, set_up,
                                         tear_down),
+        cmocka_unit_test_setup_teardown(a_folder_that_is_not_there_is_refused, set_up, tear_down),
         cmocka_unit_test_setup_teardown(strangers_are_told_why, set_up, tear_down),
         cmocka_unit_test_setup_teardown(keys_come_and_go_while_it_serves, set_up, tear_down),
     };

@@ -149,6 +149,19 @@ static void a_load_can_be_broken_off(void **state) {
     }
 }
 
+/* Programs that have hardly begun, and do not listen to signals yet, end without a word too. */
+static void a_start_can_be_broken_off(void **state) {
+    (void)state;
+    for (unsigned after_ms = 2; after_ms <= 64; after_ms *= 2) {
+        pid_t pid = start_serve();
+        processes_sleep_ms(after_ms);
+        kill(pid, SIGINT);
+        (void)processes_wait(pid); /* of the signal itself, or 0 */
+        if (terminal_shows("ended by")) fail_msg("after %u ms: %s", after_ms, terminal.text);
+        expect_nothing_left();
+    }
+}
+
 /* A group of one's own, loading: Ctrl-C ends it, and its directory is gone. */
 static void a_private_group_can_be_broken_off(void **state) {
     (void)state;
@@ -287,6 +300,7 @@ static int tear_down(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_teardown(a_load_can_be_broken_off, tear_down),
+        cmocka_unit_test_teardown(a_start_can_be_broken_off, tear_down),
         cmocka_unit_test_teardown(a_private_group_can_be_broken_off, tear_down),
         cmocka_unit_test_teardown(a_stopped_loader_is_lost, tear_down),
         cmocka_unit_test_teardown(a_file_that_changes_is_refused, tear_down),
