@@ -55,6 +55,20 @@ static struct plan_boot *current_boot(struct plan_calibration *calibration, bool
     return &calibration->boot[calibration->boot_count++];
 }
 
+/* Of our own logs: the ranks of a boot say the same, and after a resize something else. */
+static void read_fraction(struct plan_calibration *calibration, const char *line) {
+    const char *id = strstr(line, " boot=");
+    char name[sizeof calibration->boot[0].id] = "";
+    double fraction;
+    if (!id || !number_after(line, " mem_fraction_static=", &fraction) || fraction > 1) return;
+    snprintf(name, sizeof name, "%.*s", (int)strcspn(id + 1, " \n"), id + 1);
+    struct plan_boot *boot = current_boot(calibration, false);
+    if (strcmp(boot->id, name) == 0) return;
+    boot = current_boot(calibration, true);
+    snprintf(boot->id, sizeof boot->id, "%s", name);
+    boot->fraction = fraction;
+}
+
 static bool read_line(struct plan_calibration *calibration, const char *line) {
     double value;
     if (strstr(line, "event=memory line=")) {
@@ -64,6 +78,7 @@ static bool read_line(struct plan_calibration *calibration, const char *line) {
     if (strstr(line, "event=memory_total ") && number_after(line, " residual_bytes=", &value)) {
         if ((uint64_t)value > calibration->residual_bytes)
             calibration->residual_bytes = (uint64_t)value;
+        read_fraction(calibration, line);
         return true;
     }
     bool is_begin = strstr(line, "Load weight begin") != NULL;

@@ -22,6 +22,7 @@
 #define PLAN_BOOTS_MAX 64u
 
 struct plan_boot {
+    char id[24];                                /* of our own logs */
     double begin_gib, loaded_gib, pool_end_gib; /* 0: not said */
     double fraction;                            /* 0: not said */
     uint64_t pool_tok;

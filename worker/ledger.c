@@ -1,6 +1,7 @@
 #include "ledger.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 
 #include "base/check.h"
 #include "base/log.h"
@@ -322,15 +323,27 @@ static void log_line(const struct ledger *ledger, enum memory_line line) {
               memory_line_info[line].at_most ? " at_most=1" : "");
 }
 
+/* The pool is what the fraction gives, and no other limit is less. */
+static bool follows_fraction(const struct ledger *ledger) {
+    if (ledger->request.fraction == 0) return false;
+    uint32_t page_count, needed;
+    ledger_size(ledger, (uint32_t)(ledger->request.fraction * FRACTION_ONE + 0.5), &page_count,
+                &needed);
+    return page_count == ledger_page_count(ledger);
+}
+
 static void log_total(const struct ledger *ledger) {
     uint64_t measured = measured_bytes(ledger);
     uint64_t residual = ledger->process_bytes > measured ? ledger->process_bytes - measured : 0;
+    char fraction[48] = "";
+    if (follows_fraction(ledger))
+        snprintf(fraction, sizeof fraction, " mem_fraction_static=%.6g", ledger->request.fraction);
     log_info("memory_total",
              "pool_tokens=%" PRIu64 " predicted_bytes=%" PRIu64 " measured_bytes=%" PRIu64
-             " resident_bytes=%" PRIu64 " residual_bytes=%" PRIu64,
+             " resident_bytes=%" PRIu64 " residual_bytes=%" PRIu64 "%s",
              ledger->plan.pool_tok,
              ledger->plan.weight_bytes + ledger->plan.pool_bytes + ledger->plan.other_bytes,
-             measured, ledger->process_bytes, residual);
+             measured, ledger->process_bytes, residual, fraction);
     if (ledger->plan.shortfall_bytes > 0)
         log_warn("memory_short",
                  "reason=\"weights and pool leave %" PRIu64 " bytes of --device-memory, and the "

@@ -279,6 +279,23 @@ static void test_a_fraction_later_is_a_fraction_at_the_start(void **state) {
     checkpoint_close(&rig.checkpoint);
 }
 
+/* The fraction is told where the pool is what it gives, and not where the pool is what was asked
+ * for. */
+static void test_a_fraction_is_told(void **state) {
+    (void)state;
+    struct rig rig = {0};
+    struct error err;
+    char text[8192];
+    must(checkpoint_open(EMBEDDED, 1, &rig.checkpoint, &err), &err);
+    must(plan(&rig, 100 * MIB, 250000, &err), &err);
+    logged(&rig.ledger, text, sizeof text);
+    assert_non_null(strstr(text, " mem_fraction_static=0.25\n"));
+    must(ledger_replan(&rig.ledger, ledger_page_count(&rig.ledger) / 2, &err), &err);
+    logged(&rig.ledger, text, sizeof text);
+    assert_null(strstr(text, "mem_fraction_static"));
+    checkpoint_close(&rig.checkpoint);
+}
+
 static void test_another_size(void **state) {
     (void)state;
     struct rig rig;
@@ -347,6 +364,7 @@ int main(void) {
         cmocka_unit_test(test_every_workspace),
         cmocka_unit_test(test_pools_by_memory),
         cmocka_unit_test(test_a_fraction_later_is_a_fraction_at_the_start),
+        cmocka_unit_test(test_a_fraction_is_told),
         cmocka_unit_test(test_another_size),
         cmocka_unit_test(test_what_was_had_can_be_had_again),
         cmocka_unit_test(test_resident_ranges),

@@ -1,4 +1,5 @@
 /* What `espalier plan` makes of a case, an intent and a log. */
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -302,8 +303,18 @@ static void test_own_ledger_is_read(void **state) {
         "t level=info comp=worker rank=1 boot=x event=memory line=head predicted_bytes=7 "
         "measured_bytes=8 off_percent=9.0\n"
         "t level=info comp=worker rank=1 boot=x event=memory_total resident_bytes=200 "
-        "residual_bytes=72\n",
+        "residual_bytes=72 mem_fraction_static=0.5\n"
+        "t level=info comp=coordinator boot=x max_total_num_tokens=4096, context_len=1024\n"
+        "t level=info comp=worker rank=1 boot=x event=memory_total resident_bytes=200 "
+        "residual_bytes=70 mem_fraction_static=0.25\n" /* of a resize */
+        "t level=info comp=worker rank=1 boot=y event=memory_total resident_bytes=200 "
+        "residual_bytes=72 mem_fraction_static=0.75\n"
+        "t level=info comp=coordinator boot=y max_total_num_tokens=8192, context_len=1024\n",
         c);
+    assert_int_equal(k->boot_count, 2);
+    assert_true(k->boot[0].fraction == 0.5 && k->boot[1].fraction == 0.75);
+    assert_true(k->boot[0].pool_tok == 4096 && k->boot[1].pool_tok == 8192);
+    assert_true(fabs(k->tokens_per_fraction - 16384) < 1e-6);
     assert_int_equal(k->measured[MEMORY_EXPERTS], 120);
     assert_int_equal(k->predicted[MEMORY_EXPERTS], 100);
     assert_int_equal(k->resident_bytes, 128);
