@@ -7,12 +7,14 @@
  *   INT4:      for each group of 32 inputs, ascending, cut off at the segment's ends: part from
  *              zero, part = fma(x[k], q, part) for k ascending; then acc = fma(part, scale, acc).
  *   FP8:       as F32, with w = value * scale, rounded to f32: what the weight is when dequantised.
- * Activation BF16, for weights BF16 and INT4: x is rounded to bf16, to nearest even, and the inputs
- * come in pairs (k, k + 1), k even, the second first:
+ * Activation BF16, for weights BF16, INT4 and FP8: x is rounded to bf16, to nearest even, and the
+ * inputs come in pairs (k, k + 1), k even, the second first:
  *              acc = fma(x[k+1], w[n,k+1], acc); acc = fma(x[k], w[n,k], acc)
  *              A pair that a segment cuts has a zero for the input outside. Subnormal numbers are
  *              zero, as operands and as results of each fma, that with `scale` included. This is
  *              what AVX-512 BF16 computes (kernels/simd/f32x16.h).
+ *   FP8:       as INT4, with the weight's blocks for groups and the codes' values, which bf16 holds
+ *              exactly, for q. Blocks may begin at odd k: one cuts pairs as a segment does.
  * Activation INT8, for weights INT4: the 32 inputs of a group share a scale too. With a the
  * greatest |x| among them, in f32: scale_x = a / 127;  q_x = x * (127 / a), to the nearest integer,
  * ties to even acc = fma(sum of q_x * q, scale_x * scale, acc) The sum is one of integers, of the
@@ -89,7 +91,7 @@ static inline size_t linear_fp8_blocks(uint32_t k) {
 static inline enum kernel_dtype linear_activation(enum linear_format format,
                                                   enum kernel_dtype wanted) {
     if (format == LINEAR_INT4) return wanted;
-    if (format != LINEAR_BF16) return KERNEL_F32;
+    if (format == LINEAR_F32) return KERNEL_F32;
     return wanted == KERNEL_INT8 ? KERNEL_BF16 : wanted;
 }
 

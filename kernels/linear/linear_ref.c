@@ -5,7 +5,8 @@
 #include "e4m3_ref.h"
 #include "flushed.h"
 
-/* Element (n, k) of a packed weight as the header lays it out; of INT4 the integer. */
+/* Element (n, k) of a packed weight as the header lays it out; of INT4 the integer, of FP8 the
+ * code's value. */
 static float element(const struct linear_weight *weight, size_t n, size_t k) {
     const uint8_t *bytes = weight->data;
     size_t at = n / 32 * weight->k + k; /* 32 elements of panel n/32 */
@@ -14,13 +15,22 @@ static float element(const struct linear_weight *weight, size_t n, size_t k) {
         size_t pair = n / 32 * ((weight->k + 1) / 2) + k / 2;
         return bf16_to_f32(((const bf16 *)weight->data)[(pair * 32 + n % 32) * 2 + k % 2]);
     }
-    if (weight->format == LINEAR_FP8) {
-        size_t block = (weight->block_begin + k) / 128, room = weight->k / 128 + 2;
-        float scale = ((const float *)weight->scale)[(n / 32 * room + block) * 32 + n % 32];
-        return e4m3_value(bytes[at * 32 + n % 32]) * scale;
-    }
+    if (weight->format == LINEAR_FP8) return e4m3_value(bytes[at * 32 + n % 32]);
     uint8_t byte = bytes[(at - k % 4) * 16 + n % 16 * 4 + k % 2 * 2 + k % 4 / 2];
     return (float)((n % 32 < 16 ? byte & 15 : byte >> 4) - 8);
+}
+
+/* The scale of element (n, k), and where the group or block ends that shares it. */
+static float scale_of(const struct linear_weight *weight, size_t n, size_t k, size_t *end_out) {
+    if (weight->format == LINEAR_FP8) {
+        size_t block = (weight->block_begin + k) / 128, room = weight->k / 128 + 2;
+        *end_out = (block + 1) * 128 - weight->block_begin;
+        return ((const float *)weight->scale)[(n / 32 * room + block) * 32 + n % 32];
+    }
+    size_t group = k / 32;
+    *end_out = (group + 1) * 32;
+    return bf16_to_f32(
+        ((const bf16 *)weight->scale)[(n / 32 * (weight->k / 32) + group) * 32 + n % 32]);
 }
 
 /* Pairs begin at even k; one that the range cuts has one input. */
@@ -50,21 +60,28 @@ static float dot_of_integers(const struct linear_weight *weight, const float *x,
     return fmaf((float)sum, greatest / 127.0f * scale, acc);
 }
 
+/* Weights without scales, and FP8 ones dequantised. */
+static float dot_of_weights(const struct linear_weight *weight, const float *x, size_t n,
+                            size_t k_begin, size_t k_end) {
+    float acc = 0.0f;
+    for (size_t k = k_begin, end; k < k_end; k++) {
+        float value = element(weight, n, k);
+        if (weight->format == LINEAR_FP8) value *= scale_of(weight, n, k, &end);
+        acc = fmaf(x[k], value, acc);
+    }
+    return acc;
+}
+
 float linear_ref_dot(const struct linear_weight *weight, enum kernel_dtype activation,
                      const float *x, size_t n, size_t k_begin, size_t k_end) {
     float acc = 0.0f;
-    if (weight->format != LINEAR_INT4) {
-        if (activation == KERNEL_BF16) return dot_of_pairs(weight, x, n, k_begin, k_end, acc);
-        for (size_t k = k_begin; k < k_end; k++)
-            acc = fmaf(x[k], element(weight, n, k), acc);
-        return acc;
-    }
-    const bf16 *scales = weight->scale;
+    if (weight->format == LINEAR_BF16 && activation == KERNEL_BF16)
+        return dot_of_pairs(weight, x, n, k_begin, k_end, acc);
+    if (weight->format != LINEAR_INT4 && activation == KERNEL_F32)
+        return dot_of_weights(weight, x, n, k_begin, k_end);
     for (size_t k = k_begin, end; k < k_end; k = end) {
-        size_t group = k / 32;
-        end = (group + 1) * 32 < k_end ? (group + 1) * 32 : k_end;
-        float scale = bf16_to_f32(scales[(n / 32 * (weight->k / 32) + group) * 32 + n % 32]);
-        float part = 0.0f;
+        float part = 0.0f, scale = scale_of(weight, n, k, &end);
+        if (end > k_end) end = k_end;
         if (activation == KERNEL_INT8) {
             acc = dot_of_integers(weight, x, n, k, end, scale, acc);
             continue;
@@ -87,6 +104,7 @@ void linear_ref(const struct linear_args *args, struct kernel_ctx *ctx) {
     KERNEL_CHECK(k % segments == 0);
     KERNEL_CHECK(args->weight.format != LINEAR_INT4 || k % 32 == 0);
     KERNEL_CHECK(!args->add || args->batch == 1);
+    KERNEL_CHECK(linear_activation(args->weight.format, args->activation) == args->activation);
 
     for (size_t b = 0; b < args->batch; b++) {
         struct linear_weight weight = args->weight;

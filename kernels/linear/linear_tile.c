@@ -35,12 +35,15 @@ struct stretch {
     uint32_t k_begin, k_end;
 };
 
+static uint32_t stretch_end(const struct linear_weight *weight, const struct linear_rows *x,
+                            uint32_t k_begin, uint32_t k_end);
 static struct stretch copy_rows(void *copy, const struct linear_rows *x, uint32_t k_begin,
                                 uint32_t k_end);
 static void dot_stretch(struct linear_tile *tile, const struct linear_weight *weight,
                         uint32_t panel_begin, uint32_t panel_count, uint32_t width,
                         const struct linear_rows *x, const struct stretch *stretch);
-static struct panel panel_at(const struct linear_weight *weight, size_t idx, uint32_t k);
+static struct panel panel_at(const struct linear_weight *weight, bool narrow, size_t idx,
+                             uint32_t k);
 static void panel_dot(const struct panel *panel, tile_sums sum, const struct linear_rows *x,
                       const void *chunk, uint32_t k, uint32_t k_end, bool first);
 
@@ -50,6 +53,11 @@ static size_t element_bytes(enum kernel_dtype dtype) {
 
 static size_t chunk_bytes(const struct linear_rows *x) {
     return x->count * CHUNK * element_bytes(x->dtype);
+}
+
+/* Of FP8 from input k on. */
+static uint32_t block_end(const struct linear_weight *weight, uint32_t k) {
+    return k + FP8_BLOCK - (weight->block_begin + k) % FP8_BLOCK;
 }
 
 void linear_tile_dot(struct linear_tile *tile, const struct linear_weight *weight,
@@ -62,17 +70,20 @@ void linear_tile_dot(struct linear_tile *tile, const struct linear_weight *weigh
     _Alignas(64) char copy[COPY_BYTES];
     const uint32_t width = weight->k / segments;
     const void *packed = x->count == 1 && !x->packed ? x->row[0] : x->packed;
-    /* What is packed is read where it is, unless inputs outside a segment must read as zero. */
-    bool cuts_pairs = weight->format == LINEAR_BF16 && width % 2 != 0;
+    /* What is packed is read where it is, unless inputs outside a segment or block must read as
+     * zero. */
+    bool in_blocks = weight->format == LINEAR_FP8 && x->dtype == KERNEL_BF16;
+    bool blocks_cut_pairs = in_blocks && weight->block_begin % 2 != 0;
+    bool segments_cut_pairs = (in_blocks || weight->format == LINEAR_BF16) && width % 2 != 0;
     struct stretch stretch = {.k_end = 0};
     uint32_t saved = x->dtype == KERNEL_BF16 ? f32x16_flush_begin() : 0;
     for (uint32_t k = 0; k < weight->k; k = stretch.k_end) {
-        if (cuts_pairs)
-            stretch = copy_rows(copy, x, k, k - k % width + width);
-        else if (packed)
-            stretch = (struct stretch){packed, 0, weight->k};
+        uint32_t end = segments_cut_pairs ? k - k % width + width : weight->k;
+        if (blocks_cut_pairs) end = min_u32(end, block_end(weight, k));
+        if (segments_cut_pairs || blocks_cut_pairs || !packed)
+            stretch = copy_rows(copy, x, k, stretch_end(weight, x, k, end));
         else
-            stretch = copy_rows(copy, x, k, weight->k);
+            stretch = (struct stretch){packed, 0, weight->k};
         dot_stretch(tile, weight, panel_begin, panel_count, width, x, &stretch);
     }
     if (x->dtype == KERNEL_BF16) f32x16_flush_end(saved);
@@ -86,7 +97,7 @@ static void dot_stretch(struct linear_tile *tile, const struct linear_weight *we
         for (uint32_t k = stretch->k_begin, end; k < stretch->k_end; k = end) {
             uint32_t segment = k / width;
             end = (segment + 1) * width < stretch->k_end ? (segment + 1) * width : stretch->k_end;
-            struct panel panel = panel_at(weight, panel_begin + p, k);
+            struct panel panel = panel_at(weight, x->dtype == KERNEL_BF16, panel_begin + p, k);
             const char *chunk = stretch->chunks +
                                 (k / CHUNK - stretch->k_begin / CHUNK) * chunk_bytes(x);
             panel_dot(&panel, tile[segment].sum[p], x, chunk, k, end, k == segment * width);
@@ -118,17 +129,25 @@ static const char *chunk_of(const struct linear_rows *x, uint32_t r, uint32_t k)
     return (const char *)x->packed + ((size_t)k * x->count + r * CHUNK) * bytes;
 }
 
-/* The chunks of inputs from k_begin on, as many as there is room for. What a chunk holds of inputs
- * outside is zero. */
+/* How far a copy of the inputs from k_begin on goes: as far as there is room, but a sum over a
+ * block of FP8 is not kept from one to the next. */
+static uint32_t stretch_end(const struct linear_weight *weight, const struct linear_rows *x,
+                            uint32_t k_begin, uint32_t k_end) {
+    uint32_t room = (uint32_t)(COPY_BYTES / chunk_bytes(x)) * CHUNK;
+    uint32_t end = k_begin - k_begin % CHUNK + room;
+    if (end >= k_end) return k_end;
+    if (weight->format == LINEAR_FP8 && x->dtype == KERNEL_BF16)
+        end -= (weight->block_begin + end) % FP8_BLOCK;
+    return end;
+}
+
+/* The chunks of inputs [k_begin, k_end). What a chunk holds of inputs outside is zero. */
 static struct stretch copy_rows(void *copy, const struct linear_rows *x, uint32_t k_begin,
                                 uint32_t k_end) {
     size_t bytes = element_bytes(x->dtype), row_bytes = CHUNK * bytes;
-    uint32_t room = (uint32_t)(COPY_BYTES / (x->count * row_bytes)) * CHUNK;
-    uint32_t first = k_begin - k_begin % CHUNK;
-    uint32_t end = k_end - first > room ? first + room : k_end;
     char *to = copy;
-    for (uint32_t k = first; k < end; k += CHUNK) {
-        if (k >= k_begin && k + CHUNK <= end) {
+    for (uint32_t k = k_begin - k_begin % CHUNK; k < k_end; k += CHUNK) {
+        if (k >= k_begin && k + CHUNK <= k_end) {
             for (uint32_t r = 0; r < x->count; r++) {
                 const char *from = chunk_of(x, r, k);
                 for (size_t i = 0; i < row_bytes; i += 64, to += 64)
@@ -137,20 +156,31 @@ static struct stretch copy_rows(void *copy, const struct linear_rows *x, uint32_
             continue;
         }
         uint32_t begin = k < k_begin ? k_begin : k;
-        uint32_t count = (end < k + CHUNK ? end : k + CHUNK) - begin;
+        uint32_t count = min_u32(k_end, k + CHUNK) - begin;
         for (uint32_t r = 0; r < x->count; r++, to += row_bytes) {
             memset(to, 0, row_bytes);
             memcpy(to + (begin - k) * bytes, chunk_of(x, r, k) + (begin - k) * bytes,
                    count * bytes);
         }
     }
-    return (struct stretch){copy, k_begin, end};
+    return (struct stretch){copy, k_begin, k_end};
 }
 
-/* Of BF16 the pair that input k is in. */
-static struct panel panel_at(const struct linear_weight *weight, size_t idx, uint32_t k) {
+/* Inputs that are unpacked at once, and the bytes of a panel's weights for them. */
+F32X16_INLINE uint32_t inputs_of(const enum linear_format format, const bool narrow) {
+    if (format == LINEAR_FP8) return narrow ? 2 : 1;
+    return format == LINEAR_INT4 ? 4 : format == LINEAR_BF16 ? 2 : 1;
+}
+F32X16_INLINE size_t bytes_of(const enum linear_format format, const bool narrow) {
+    if (format == LINEAR_FP8) return narrow ? 64 : 32;
+    return format == LINEAR_INT4 ? 64 : 128;
+}
+
+/* Of what comes in pairs the one that input k is in. */
+static struct panel panel_at(const struct linear_weight *weight, bool narrow, size_t idx,
+                             uint32_t k) {
     size_t panel_bytes = linear_data_bytes(weight->format, KERNEL_PANEL, weight->k);
-    uint32_t data_k = weight->format == LINEAR_BF16 ? k & ~1u : k;
+    uint32_t data_k = k - k % inputs_of(weight->format, narrow) % 2;
     struct panel panel = {
         .weight = weight,
         .data = (const char *)weight->data + idx * panel_bytes +
@@ -165,17 +195,9 @@ static struct panel panel_at(const struct linear_weight *weight, size_t idx, uin
         uint32_t at = weight->block_begin + k;
         size_t block = idx * linear_fp8_blocks(weight->k) + at / FP8_BLOCK;
         panel.scale = (const float *)weight->scale + block * KERNEL_PANEL;
-        panel.scale_end = k + FP8_BLOCK - at % FP8_BLOCK;
+        panel.scale_end = block_end(weight, k);
     }
     return panel;
-}
-
-/* Inputs that are unpacked at once, and the bytes of a panel's weights for them. */
-F32X16_INLINE uint32_t inputs_of(const enum linear_format format) {
-    return format == LINEAR_INT4 ? 4 : format == LINEAR_BF16 ? 2 : 1;
-}
-F32X16_INLINE size_t bytes_of(const enum linear_format format) {
-    return format == LINEAR_FP8 ? 32 : format == LINEAR_INT4 ? 64 : 128;
 }
 
 /* How far ahead weights are asked for, into the second-level cache: a core does not look far enough
@@ -186,10 +208,13 @@ F32X16_INLINE size_t ahead_of(const enum linear_format format) {
     return format == LINEAR_INT4 ? 10240 : 3072;
 }
 
-/* The weights of inputs_of(format) inputs as pairs: w[2 i], w[2 i + 1] are pair i of the panel. */
+/* The weights of inputs that are unpacked at once as pairs: w[2 i], w[2 i + 1] are pair i of the
+ * panel. */
 F32X16_INLINE void load_pairs(const enum linear_format format, const char *data, bf16x32 w[4]) {
     if (format == LINEAR_INT4) {
         bf16x32_int4((const uint8_t *)data, w);
+    } else if (format == LINEAR_FP8) {
+        bf16x32_fp8((const uint8_t *)data, w);
     } else {
         w[0] = bf16x32_load(data);
         w[1] = bf16x32_load(data + 64);
@@ -210,24 +235,45 @@ F32X16_INLINE void load_floats(const enum linear_format format, const char *data
         bf16x32 pairs[4];
         load_pairs(format, data, pairs);
         F32X16_UNROLL
-        for (uint32_t i = 0; i < inputs_of(format); i++) {
+        for (uint32_t i = 0; i < inputs_of(format, false); i++) {
             w[2 * i] = i % 2 ? bf16x32_odd(pairs[i - 1]) : bf16x32_even(pairs[i]);
             w[2 * i + 1] = i % 2 ? bf16x32_odd(pairs[i]) : bf16x32_even(pairs[i + 1]);
         }
     }
 }
 
-/* FP8 codes come divided by 256, which the scale makes up for: powers of two round nothing, so that
- * the one rounding is that of value * scale. */
-F32X16_INLINE void load_scale(const enum linear_format format, const void *scale, f32x16 out[2]) {
-    const f32x16 divided_by = f32x16_set1(256.0f);
+/* FP8 codes come as f32 divided by 256, which the scale makes up for: powers of two round nothing,
+ * so that the one rounding is that of value * scale. Pairs are not divided. */
+F32X16_INLINE void load_scale(const enum linear_format format, const bool narrow, const void *scale,
+                              f32x16 out[2]) {
     if (format == LINEAR_INT4) {
         out[0] = f32x16_load_bf16(scale);
         out[1] = f32x16_load_bf16((const bf16 *)scale + 16);
     } else if (format == LINEAR_FP8) {
-        out[0] = f32x16_mul(f32x16_load(scale), divided_by);
-        out[1] = f32x16_mul(f32x16_load((const float *)scale + 16), divided_by);
+        F32X16_UNROLL
+        for (uint32_t half = 0; half < 2; half++) {
+            out[half] = f32x16_load((const float *)scale + 16 * half);
+            if (!narrow) out[half] = f32x16_mul(out[half], f32x16_set1(256.0f));
+        }
     }
+}
+
+/* The last input of an odd number of FP8 ones, and zeros for the one that it has no pair with. */
+struct last_pair {
+    _Alignas(64) char codes[2 * KERNEL_PANEL];
+};
+
+/* Where pairs of [k, end) end that are in the panel whole. At the one that is not, data is moved.
+ */
+F32X16_INLINE uint32_t end_before_last(struct last_pair *last, uint32_t weight_k, uint32_t k,
+                                       uint32_t end, const char **data) {
+    uint32_t whole = weight_k & ~1u;
+    if (end <= whole) return end;
+    if (k < whole) return whole;
+    memcpy(last->codes, *data, KERNEL_PANEL);
+    memset(last->codes + KERNEL_PANEL, 0, KERNEL_PANEL);
+    *data = last->codes;
+    return end;
 }
 
 /* acc[r] += the inputs at data times those of the rows at x, which stand a chunk apart. */
@@ -238,7 +284,7 @@ F32X16_INLINE void multiply(const enum linear_format format, const bool narrow, 
         bf16x32 w[4];
         load_pairs(format, data, w);
         F32X16_UNROLL
-        for (uint32_t i = 0; i < inputs_of(format); i += 2) {
+        for (uint32_t i = 0; i < inputs_of(format, true); i += 2) {
             F32X16_UNROLL
             for (uint32_t r = 0; r < rows; r++) {
                 bf16x32 pair = bf16x32_pair((const bf16 *)x + r * CHUNK + i);
@@ -250,7 +296,7 @@ F32X16_INLINE void multiply(const enum linear_format format, const bool narrow, 
         f32x16 w[8];
         load_floats(format, data, scale, w);
         F32X16_UNROLL
-        for (uint32_t i = 0; i < inputs_of(format); i++) {
+        for (uint32_t i = 0; i < inputs_of(format, false); i++) {
             F32X16_UNROLL
             for (uint32_t r = 0; r < rows; r++) {
                 f32x16 value = f32x16_set1(((const float *)x)[r * CHUNK + i]);
@@ -261,44 +307,53 @@ F32X16_INLINE void multiply(const enum linear_format format, const bool narrow, 
     }
 }
 
-/* One chain over k; of INT4 one a group, and one over the groups. chunk: the one that k is in. */
+/* One chain over k; where the scale stands outside, one a group or block, and one over those.
+ * chunk: the one that k is in. */
 F32X16_INLINE void dot(const enum linear_format format, const bool narrow, const uint32_t rows,
                        const struct panel *panel, tile_sums sum, const void *chunk, uint32_t k,
                        uint32_t k_end, bool first) {
+    const bool scaled = format == LINEAR_INT4 || format == LINEAR_FP8;
+    const bool in_parts = format == LINEAR_INT4 || (format == LINEAR_FP8 && narrow);
     const size_t x_bytes = narrow ? sizeof(bf16) : sizeof(float);
+    const uint32_t inputs = inputs_of(format, narrow);
+    const size_t data_bytes = bytes_of(format, narrow);
     const char *data = panel->data, *scales = panel->scale, *x = chunk;
     uint32_t scale_end = panel->scale_end;
     f32x16 total[LINEAR_TILE_ROWS][2], part[LINEAR_TILE_ROWS][2], scale[2];
-    f32x16(*acc)[2] = format == LINEAR_INT4 ? part : total;
+    f32x16(*acc)[2] = in_parts ? part : total;
+    struct last_pair last;
     F32X16_UNROLL
     for (uint32_t r = 0; r < rows; r++) {
         total[r][0] = first ? f32x16_zero() : f32x16_load(sum[r]);
         total[r][1] = first ? f32x16_zero() : f32x16_load(sum[r] + 16);
     }
-    if (format == LINEAR_FP8) load_scale(format, scales, scale);
-    k -= format == LINEAR_BF16 ? k % 2 : 0;
+    k -= k % inputs % 2;
     while (k < k_end) {
-        if (format == LINEAR_INT4) {
-            __builtin_prefetch(scales + ahead_of(format) / 8, 0, 2); /* 64 bytes to 512 of data */
-            load_scale(format, scales, scale);
+        if (format == LINEAR_INT4) /* 64 bytes to 512 of data */
+            __builtin_prefetch(scales + ahead_of(format) / 8, 0, 2);
+        if (scaled) load_scale(format, narrow, scales, scale);
+        if (in_parts) {
             F32X16_UNROLL
             for (uint32_t r = 0; r < rows; r++)
                 part[r][0] = part[r][1] = f32x16_zero();
         }
-        uint32_t chunk_end = k - k % CHUNK + CHUNK;
-        uint32_t end = chunk_end < k_end ? chunk_end : k_end;
-        if (format == LINEAR_FP8 && scale_end < end) end = scale_end;
-        const char *at = x + k % CHUNK * x_bytes;
-        for (; k < end; k += inputs_of(format)) {
-            __builtin_prefetch(data + ahead_of(format), 0, 2);
-            if (bytes_of(format) > 64) __builtin_prefetch(data + ahead_of(format) + 64, 0, 2);
-            multiply(format, narrow, rows, data, scale, at, acc);
-            data += bytes_of(format);
-            at += inputs_of(format) * x_bytes;
+        const uint32_t part_end = min_u32(scale_end, k_end);
+        while (k < part_end) {
+            uint32_t chunk_end = k - k % CHUNK + CHUNK;
+            uint32_t end = min_u32(chunk_end, part_end);
+            const char *at = x + k % CHUNK * x_bytes;
+            if (format == LINEAR_FP8 && narrow)
+                end = end_before_last(&last, panel->weight->k, k, end, &data);
+            for (; k < end; k += inputs) {
+                __builtin_prefetch(data + ahead_of(format), 0, 2);
+                if (data_bytes > 64) __builtin_prefetch(data + ahead_of(format) + 64, 0, 2);
+                multiply(format, narrow, rows, data, scale, at, acc);
+                data += data_bytes;
+                at += inputs * x_bytes;
+            }
+            if (k >= chunk_end) x += rows * CHUNK * x_bytes;
         }
-        if (k >= chunk_end) x += rows * CHUNK * x_bytes;
-        if (format == LINEAR_INT4) {
-            scales += KERNEL_PANEL * sizeof(bf16);
+        if (in_parts) {
             F32X16_UNROLL
             for (uint32_t r = 0; r < rows; r++) {
                 for (uint32_t half = 0; half < 2; half++)
@@ -308,10 +363,12 @@ F32X16_INLINE void dot(const enum linear_format format, const bool narrow, const
                                          : f32x16_fma(part[r][half], scale[half], total[r][half]);
             }
         }
-        if (format == LINEAR_FP8 && k == scale_end) {
+        if (format == LINEAR_INT4) {
+            scales += KERNEL_PANEL * sizeof(bf16);
+            scale_end += INT4_GROUP;
+        } else if (format == LINEAR_FP8) {
             scales += KERNEL_PANEL * sizeof(float);
             scale_end += FP8_BLOCK;
-            if (k < k_end) load_scale(format, scales, scale);
         }
     }
     F32X16_UNROLL
@@ -326,6 +383,7 @@ F32X16_INLINE void dot(const enum linear_format format, const bool narrow, const
     case rows:                                                                                     \
         if (narrow && format == LINEAR_BF16) DOT(LINEAR_BF16, true, rows);                         \
         if (narrow && format == LINEAR_INT4) DOT(LINEAR_INT4, true, rows);                         \
+        if (narrow && format == LINEAR_FP8) DOT(LINEAR_FP8, true, rows);                           \
         if (narrow) break;                                                                         \
         if (format == LINEAR_F32) DOT(LINEAR_F32, false, rows);                                    \
         if (format == LINEAR_BF16) DOT(LINEAR_BF16, false, rows);                                  \

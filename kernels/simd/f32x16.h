@@ -24,7 +24,8 @@
  * bf16x32_zip makes pairs of the elements of two vectors, in an order of its own that
  * f32x16_zip_order puts right in sums over them. bf16x32_int4 unpacks 64 bytes of INT4 weights,
  * four inputs of a panel: pairs 0 and 1 of outputs 0 to 15 in w[0] and w[2], of 16 to 31 in w[1]
- * and w[3]. Layouts: linear/linear.h.
+ * and w[3]; bf16x32_fp8 unpacks 64 bytes of finite e4m3 codes, two inputs: of outputs 0 to 15 in
+ * w[0], of 16 to 31 in w[1]. Layouts: linear/linear.h.
  */
 #ifndef ESPALIER_F32X16_H
 #define ESPALIER_F32X16_H

@@ -177,6 +177,41 @@ F32X16_INLINE void f32x16_panel_fp8(const uint8_t *p, f32x16 w[2]) {
     w[1] = f32x16_load_fp8(p + 16);
 }
 
+/* As on AVX-512. */
+F32X16_INLINE void bf16x32_bytes_fp8(__m256i codes, __m256i *upper, __m256i *lower) {
+    const __m256i upper_of = _mm256_broadcastsi128_si256(
+        _mm_setr_epi8(0, 0x3b, 0x3b, 0x3b, 0x3c, 0x3c, 0x3c, 0x3c, 0x3c, 0x3c, 0x3c, 0x3c, 0x3c,
+                      0x3c, 0x3c, 0x3c));
+    const __m256i lower_of = _mm256_broadcastsi128_si256(_mm_setr_epi8(
+        0, 0x10, (char)0xa0, (char)0xf0, 0x40, 0x70, 0x20, 0x10, 0, 0, 0, 0, 0, 0, 0, 0));
+    __m256i sizes = _mm256_and_si256(codes, _mm256_set1_epi8(0x7f));
+    __m256i idx = _mm256_min_epu8(sizes, _mm256_set1_epi8(15));
+    __m256i eighths = _mm256_and_si256(_mm256_srli_epi16(codes, 4), _mm256_set1_epi8(7));
+    __m256i digits = _mm256_and_si256(_mm256_slli_epi16(codes, 4), _mm256_set1_epi8((char)0xf0));
+    __m256i sign = _mm256_and_si256(codes, _mm256_set1_epi8((char)0x80));
+    *upper = _mm256_or_si256(_mm256_add_epi8(eighths, _mm256_shuffle_epi8(upper_of, idx)), sign);
+    *lower = _mm256_xor_si256(digits, _mm256_shuffle_epi8(lower_of, idx));
+}
+
+/* Pairs of codes, and then pairs of values, in groups of eight and of four: those of outputs below
+ * 16 in the lower half, those of the others in the upper one. */
+F32X16_INLINE void bf16x32_fp8(const uint8_t *p, bf16x32 w[2]) {
+    bf16x32 inputs = bf16x32_load(p);
+    __m256i half[2][2]; /* of both vectors */
+    for (int i = 0; i < 2; i++) {
+        __m256i upper, lower,
+            codes = i == 0 ? _mm256_unpacklo_epi8(inputs.lo, inputs.hi)
+                           : _mm256_unpackhi_epi8(inputs.lo, inputs.hi);
+        bf16x32_bytes_fp8(codes, &upper, &lower);
+        __m256i first = _mm256_unpacklo_epi8(lower, upper);
+        __m256i second = _mm256_unpackhi_epi8(lower, upper);
+        half[0][i] = _mm256_permute2x128_si256(first, second, 0x20);
+        half[1][i] = _mm256_permute2x128_si256(first, second, 0x31);
+    }
+    w[0] = (bf16x32){half[0][0], half[0][1]};
+    w[1] = (bf16x32){half[1][0], half[1][1]};
+}
+
 /* The two bytes of a value come from two tables of bytes; an index with its top bit set gives 0. */
 F32X16_INLINE __m256i f32x16_int4_words(__m256i nibbles) {
     const __m256i lower = _mm256_broadcastsi128_si256(

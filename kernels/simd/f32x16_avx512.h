@@ -172,6 +172,37 @@ F32X16_INLINE void f32x16_panel_fp8(const uint8_t *p, f32x16 w[2]) {
     w[1] = _mm512_cvtph_ps(_mm512_extracti64x4_epi64(half, 1));
 }
 
+/* The upper and the lower bytes of codes as bf16. From code 8 on, which is 2^-6, a bf16's bits are
+ * 0x3c00 and 16 times the code, sign aside. For codes below, tables say what stands instead of 0x3c
+ * and which digits differ; at 15 they have what all greater codes need. */
+F32X16_INLINE void bf16x32_bytes_fp8(__m512i codes, __m512i *upper, __m512i *lower) {
+    const __m512i upper_of = _mm512_broadcast_i32x4(_mm_setr_epi8(0, 0x3b, 0x3b, 0x3b, 0x3c, 0x3c,
+                                                                  0x3c, 0x3c, 0x3c, 0x3c, 0x3c,
+                                                                  0x3c, 0x3c, 0x3c, 0x3c, 0x3c));
+    const __m512i lower_of = _mm512_broadcast_i32x4(_mm_setr_epi8(
+        0, 0x10, (char)0xa0, (char)0xf0, 0x40, 0x70, 0x20, 0x10, 0, 0, 0, 0, 0, 0, 0, 0));
+    __m512i sizes = _mm512_and_si512(codes, _mm512_set1_epi8(0x7f));
+    __m512i idx = _mm512_min_epu8(sizes, _mm512_set1_epi8(15));
+    __m512i eighths = _mm512_and_si512(_mm512_srli_epi16(codes, 4), _mm512_set1_epi8(7));
+    __m512i digits = _mm512_and_si512(_mm512_slli_epi16(codes, 4), _mm512_set1_epi8((char)0xf0));
+    __m512i sign = _mm512_and_si512(codes, _mm512_set1_epi8((char)0x80));
+    *upper = _mm512_or_si512(_mm512_add_epi8(eighths, _mm512_shuffle_epi8(upper_of, idx)), sign);
+    *lower = _mm512_xor_si512(digits, _mm512_shuffle_epi8(lower_of, idx));
+}
+
+/* Bytes are brought to where two interleaves want them: four outputs of both inputs, and the same
+ * four of the second vector, in each quarter. */
+F32X16_INLINE void bf16x32_fp8(const uint8_t *p, bf16x32 w[2]) {
+    const __m512i quarters = _mm512_setr_epi32(0, 8, 4, 12, 1, 9, 5, 13, 2, 10, 6, 14, 3, 11, 7,
+                                               15);
+    const __m512i pairs = _mm512_broadcast_i32x4(
+        _mm_setr_epi8(0, 4, 1, 5, 2, 6, 3, 7, 8, 12, 9, 13, 10, 14, 11, 15));
+    __m512i upper, lower, codes = _mm512_permutexvar_epi32(quarters, _mm512_loadu_si512(p));
+    bf16x32_bytes_fp8(_mm512_shuffle_epi8(codes, pairs), &upper, &lower);
+    w[0] = _mm512_unpacklo_epi8(lower, upper);
+    w[1] = _mm512_unpackhi_epi8(lower, upper);
+}
+
 /* A nibble is an index into a register of words: the permutation reads the low five bits of one, so
  * the values stand there twice and nothing needs masking. */
 F32X16_INLINE void bf16x32_int4(const uint8_t *p, bf16x32 w[4]) {

@@ -161,6 +161,11 @@ F32X16_INLINE void f32x16_panel_fp8(const uint8_t *p, f32x16 w[2]) {
     w[1] = f32x16_load_fp8(p + 16);
 }
 
+F32X16_INLINE void bf16x32_fp8(const uint8_t *p, bf16x32 w[2]) {
+    for (int i = 0; i < 64; i++)
+        w[i % 32 / 16].at[2 * (i % 16) + i / 32] = bf16_from_f32(e4m3_to_f32(p[i]));
+}
+
 F32X16_INLINE void bf16x32_int4(const uint8_t *p, bf16x32 w[4]) {
     static const bf16 values[16] = {0xc100, 0xc0e0, 0xc0c0, 0xc0a0, 0xc080, 0xc040, 0xc000, 0xbf80,
                                     0,      0x3f80, 0x4000, 0x4040, 0x4080, 0x40a0, 0x40c0, 0x40e0};

@@ -426,7 +426,7 @@ static void time_linears(struct bench *bench, struct call *call, uint32_t rows) 
         {"q_a and kv_a BF16", LINEAR_BF16, shape->q_rank + shape->latent_dim + shape->rope_dim,
          shape->dim, KERNEL_BF16},
         {"o BF16", LINEAR_BF16, shape->dim, shape->v_width, KERNEL_BF16},
-        {"o FP8", LINEAR_FP8, shape->dim, shape->v_width, KERNEL_F32},
+        {"o FP8", LINEAR_FP8, shape->dim, shape->v_width, KERNEL_BF16},
         {"router BF16 of f32", LINEAR_BF16, shape->experts, shape->dim, KERNEL_F32},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
@@ -692,7 +692,7 @@ static int check_all(struct bench *bench, bool is_whole) {
         is_good &= check_linear(bench, call, LINEAR_BF16, "o BF16", rows, KERNEL_BF16);
         is_good &= check_linear(bench, call, LINEAR_BF16, "o BF16 of f32", rows, KERNEL_F32);
         is_good &= check_linear(bench, call, LINEAR_INT4, "o INT4", rows, KERNEL_BF16);
-        is_good &= check_linear(bench, call, LINEAR_FP8, "o FP8", rows, KERNEL_F32);
+        is_good &= check_linear(bench, call, LINEAR_FP8, "o FP8", rows, KERNEL_BF16);
         is_good &= check_moe_experts(bench, call, rows);
         is_good &= check_mla_tree(bench, call, KERNEL_BF16, rows, shape->contexts[0] - 3);
         is_good &= check_mla_tree(bench, call, KERNEL_FP8, rows, shape->contexts[0] - 3);

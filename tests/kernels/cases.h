@@ -92,6 +92,17 @@ static const struct linear_case linear_cases[] = {
     {LINEAR_INT4, 13, 48, 352, 1, 8, true, 0, KERNEL_BF16}, /* segments of 44 inputs cut groups */
     {LINEAR_INT4, 29, 33, 2976, 1, 4, false, 0, KERNEL_BF16},
     {LINEAR_INT4, 4, 40, 64, 3, 2, false, 5, KERNEL_BF16},
+    {LINEAR_FP8, 1, 1, 1, 1, 1, false, 0, KERNEL_BF16},
+    {LINEAR_FP8, 1, 100, 576, 1, 1, false, 0, KERNEL_BF16},
+    {LINEAR_FP8, 2, 33, 120, 1, 8, true, 1, KERNEL_BF16}, /* segments and blocks cut pairs */
+    {LINEAR_FP8, 3, 31, 7, 1, 1, false, 5, KERNEL_BF16},
+    {LINEAR_FP8, 5, 96, 120, 1, 8, false, 0, KERNEL_BF16},  /* segments alone do */
+    {LINEAR_FP8, 26, 35, 1024, 1, 4, true, 0, KERNEL_BF16}, /* blocks alone do */
+    {LINEAR_FP8, 13, 130, 1000, 1, 4, false, 0, KERNEL_BF16},
+    {LINEAR_FP8, 4, 40, 129, 3, 1, false, 0, KERNEL_BF16},
+    {LINEAR_FP8, 1, 64, 257, 2, 1, false, 3, KERNEL_BF16},
+    {LINEAR_FP8, 25, 64, 2048, 1, 8, false, 2, KERNEL_BF16},
+    {LINEAR_FP8, 12, 96, 256, 1, 2, true, 0, KERNEL_BF16},
     {LINEAR_INT4, 0, 32, 32, 1, 1, false, 0, KERNEL_INT8},
     {LINEAR_INT4, 1, 100, 288, 1, 1, false, 0, KERNEL_INT8},
     {LINEAR_INT4, 11, 129, 640, 1, 4, false, 0, KERNEL_INT8},
@@ -289,6 +300,10 @@ static const struct moe_experts_case moe_experts_cases[] = {
     {LINEAR_INT4, LINEAR_INT4, 29, 3, 6, 64, 128, 4, ROUTE_ALL_SAME, KERNEL_BF16},
     {LINEAR_BF16, LINEAR_BF16, 3, 2, 5, 40, 24, 8, ROUTE_RANDOM, KERNEL_BF16},
     {LINEAR_BF16, LINEAR_INT4, 14, 6, 8, 72, 96, 4, ROUTE_LAST, KERNEL_BF16},
+    {LINEAR_FP8, LINEAR_FP8, 5, 2, 4, 72, 200, 8, ROUTE_RANDOM, KERNEL_BF16},
+    {LINEAR_FP8, LINEAR_FP8, 12, 2, 2, 1501, 36, 4, ROUTE_ALL_SAME,
+     KERNEL_BF16}, /* rows of several stretches; odd blocks in the down projection */
+    {LINEAR_INT4, LINEAR_FP8, 14, 6, 8, 96, 96, 4, ROUTE_LAST, KERNEL_BF16},
     {LINEAR_INT4, LINEAR_INT4, 1, 4, 16, 256, 256, 8, ROUTE_RANDOM, KERNEL_INT8},
     {LINEAR_INT4, LINEAR_INT4, 6, 2, 3, 96, 352, 8, ROUTE_RANDOM, KERNEL_INT8},
     {LINEAR_INT4, LINEAR_INT4, 29, 3, 6, 64, 128, 4, ROUTE_ALL_SAME, KERNEL_INT8},

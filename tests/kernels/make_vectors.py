@@ -560,6 +560,24 @@ def residuals():
           y=s * r * w)
 
 
+def rounded_fp8():
+    rng = np.random.default_rng(128128)
+    codes = np.array([c for c in range(256) if c & 127 != 127])
+    values = np.array([e4m3(int(c)) for c in codes])
+    for n, k, rows, segments, block_begin, row_begin in [(34, 72, 3, 8, 101, 110),
+                                                         (9, 131, 2, 1, 127, 0),
+                                                         (17, 256, 1, 4, 0, 120)]:
+        w = rng.choice(codes, (n, k))
+        scale = np.abs(rng.standard_normal(((row_begin + n + 127) // 128, (block_begin + k + 127) // 128)) * 0.01)
+        scale = scale.astype(np.float32)
+        spread = scale[(row_begin + np.arange(n)) // 128][:, (block_begin + np.arange(k)) // 128]
+        x = rng.standard_normal((rows, k)).astype(np.float32)
+        real = values[np.searchsorted(codes, w)] * spread.astype(np.float64)
+        write("linear", "rounded_fp8", format=3, n=n, k=k, rows=rows, segments=segments,
+              block_begin=block_begin, row_begin=row_begin, activation=1, x=x, w=w, scale_f32=scale,
+              y=from_bf16(to_bf16(x)).astype(np.float64) @ real.T)
+
+
 def main():
     linear()
     norms_and_gates()
@@ -577,6 +595,7 @@ def main():
     expanded()
     records()
     residuals()
+    rounded_fp8()
 
 
 if __name__ == "__main__":

@@ -28,6 +28,10 @@ static const struct linear_case own_cases[] = {
     {LINEAR_FP8, 1, 96, 129, 2, 1, false, 3, KERNEL_F32},
     {LINEAR_FP8, 5, 32, 352, 1, 8, true, 0, KERNEL_F32},
     {LINEAR_FP8, 25, 64, 2048, 1, 8, false, 2, KERNEL_F32},
+    {LINEAR_FP8, 65, 96, 129, 2, 1, false, 3, KERNEL_BF16},
+    {LINEAR_FP8, 5, 32, 352, 1, 8, true, 0, KERNEL_BF16},
+    {LINEAR_FP8, 9, 160, 1024, 1, 1, false, 0, KERNEL_BF16},
+    {LINEAR_FP8, 33, 32, 288, 1, 1, false, 0, KERNEL_BF16},
     {LINEAR_BF16, 9, 70, 1100, 1, 1, false, 2, KERNEL_BF16},
     {LINEAR_BF16, 33, 40, 288, 1, 1, false, 0, KERNEL_BF16},
     {LINEAR_BF16, 2, 40, 1024, 1, 2, true, 0, KERNEL_BF16}, /* both split and in segments */
@@ -97,6 +101,7 @@ static void nothing_but_the_row_shows(void **state) {
     static const struct linear_case cases[] = {
         {LINEAR_BF16, 35, 70, 608, 1, 2, false, 0, KERNEL_BF16},
         {LINEAR_FP8, 11, 64, 608, 1, 1, false, 0, KERNEL_F32},
+        {LINEAR_FP8, 35, 64, 608, 1, 1, false, 0, KERNEL_BF16},
         {LINEAR_F32, 5, 64, 96, 1, 2, false, 0, KERNEL_F32},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
@@ -265,6 +270,7 @@ static void who_is_multiplied_by_cublaslt(void **state) {
         {LINEAR_BF16, KERNEL_BF16, 255, 96, 256, 1, 1, 0},
         {LINEAR_BF16, KERNEL_F32, 256, 96, 256, 1, 1, 0},
         {LINEAR_FP8, KERNEL_F32, 256, 96, 256, 1, 1, 0},
+        {LINEAR_FP8, KERNEL_BF16, 256, 96, 256, 1, 1, 0},
         {LINEAR_INT4, KERNEL_BF16, 256, 96, 256, 1, 1, 0},
         {LINEAR_BF16, KERNEL_BF16, 256, 96, 72, 1, 1, 96},
         {LINEAR_BF16, KERNEL_BF16, 256, 96, 72, 1, 2, 0}, /* segments of 36 inputs */

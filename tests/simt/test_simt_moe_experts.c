@@ -27,6 +27,8 @@ static const struct moe_experts_case own_cases[] = {
     {LINEAR_INT4, LINEAR_BF16, 3, 2, 7, 160, 352, 8, ROUTE_RANDOM, KERNEL_BF16},
     {LINEAR_FP8, LINEAR_FP8, 11, 2, 4, 160, 96, 1, ROUTE_RANDOM, KERNEL_F32},
     {LINEAR_FP8, LINEAR_FP8, 3, 1, 3, 64, 320, 8, ROUTE_RANDOM, KERNEL_F32},
+    {LINEAR_FP8, LINEAR_FP8, 11, 2, 4, 160, 96, 1, ROUTE_RANDOM, KERNEL_BF16},
+    {LINEAR_FP8, LINEAR_FP8, 34, 1, 2, 64, 320, 8, ROUTE_ALL_SAME, KERNEL_BF16},
 };
 
 #define SHARED_CASES (sizeof moe_experts_cases / sizeof moe_experts_cases[0])
