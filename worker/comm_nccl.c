@@ -11,6 +11,7 @@
 #include <cuda_runtime_api.h>
 #include <nccl.h>
 #include <pthread.h>
+#include <sched.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,8 +21,9 @@
 #include "base/clock.h"
 #include "comm_kind.h"
 
-#define POLL_MS 20u  /* between looks at NCCL's own errors */
-#define CALL_MS 250u /* a call into NCCL that takes longer hangs: abort it from beside */
+#define POLL_MS 20u    /* between looks at NCCL's own errors */
+#define CALL_MS 250u   /* a call into NCCL that takes longer hangs: abort it from beside */
+#define TAKE_NS 200000 /* a collective is taken sooner, as a rule; who joins waits for longer */
 
 _Static_assert(sizeof(ncclUniqueId) <= GROUP_KEY_BYTES_MAX, "an id is a key");
 
@@ -197,11 +199,16 @@ static enum status begin_call(struct nccl *comm, const char *doing, ncclComm_t *
     return tell_fault(comm, doing, err);
 }
 
-/* Until NCCL has taken what it was given, which a communicator that does not block does beside us.
- * Sleeps between looks. */
+/* Until NCCL has taken what it was given, which a communicator that does not block does beside us,
+ * in a thread that it starts for each call. A sleep is long beside that, so there is none at first.
+ */
 static ncclResult_t settle(struct nccl *comm, ncclResult_t result, const _Atomic bool *cancel) {
+    const int64_t begin_ns = clock_now_ns();
     while (result == ncclInProgress) {
-        nanosleep(&(struct timespec){.tv_nsec = NS_PER_MS}, NULL);
+        if (clock_now_ns() - begin_ns < TAKE_NS)
+            sched_yield();
+        else
+            nanosleep(&(struct timespec){.tv_nsec = NS_PER_MS}, NULL);
         if (cancel && atomic_load(cancel)) break_comm(comm, FAULT_CANCELLED, 0);
         pthread_mutex_lock(&comm->call_lock);
         result = ask_nccl(comm, ncclInternalError); /* gone: the fault says why */

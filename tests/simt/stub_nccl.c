@@ -9,6 +9,7 @@
 
 #define RANKS_MAX 8
 #define RANK_ALL  RANKS_MAX
+#define LOOKS     4 /* for the communicator's state, until a collective has been taken */
 
 enum kind { KIND_SUM, KIND_GATHER, KIND_BROADCAST, KIND_SEND, KIND_RECV };
 
@@ -16,6 +17,7 @@ enum kind { KIND_SUM, KIND_GATHER, KIND_BROADCAST, KIND_SEND, KIND_RECV };
 struct operation {
     struct operation *next; /* of all, until stub_nccl_reset */
     struct ncclComm *comm;
+    cudaStream_t stream;
     enum kind kind;
     const void *from;
     void *to;
@@ -44,6 +46,11 @@ struct ncclComm {
     bool aborted;
     bool in_progress;   /* for ever */
     ncclResult_t async; /* what it reports */
+    /* As NCCL's calls do that do not block, it comes back before its work is the stream's. */
+    struct operation *untaken;
+    uint32_t looks; /* at it so far */
+    pthread_t looker;
+    uint64_t looked_ns; /* the last one */
 };
 
 struct order {
@@ -60,6 +67,8 @@ static struct operation *operations;
 static uint64_t ids;
 static bool peers_hear;
 static uint32_t slow_ms;
+
+static void run(void *user);
 
 /* ============================== orders ======================================================== */
 
@@ -90,7 +99,7 @@ void stub_nccl_reset(void) {
         operations = next;
     }
     memset(orders, 0, sizeof orders);
-    counts = (struct stub_nccl_counts){0};
+    counts = (struct stub_nccl_counts){.pause_ns = UINT64_MAX};
     peers_hear = false;
     slow_ms = 0;
     pthread_mutex_unlock(&lock);
@@ -111,7 +120,7 @@ static struct order order_of(int rank, enum stub_nccl_call call) {
 /* What the call returns at once, or ncclSuccess for it to go on. The lock is held. */
 static ncclResult_t obey(struct ncclComm *comm, enum stub_nccl_call call) {
     struct order order = order_of(comm->rank, call);
-    if (comm->aborted) {
+    if (comm->aborted || (comm->untaken && call != STUB_ASYNC_ERROR)) {
         counts.misused++;
         return ncclInvalidArgument;
     }
@@ -199,9 +208,43 @@ ncclResult_t ncclCommAbort(ncclComm_t comm) {
     return order.fate == STUB_FAILS ? order.result : ncclSuccess;
 }
 
+static uint64_t now_ns(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
+}
+
+/* Of one thread: how soon it looks again. */
+static void note_pause(struct ncclComm *comm) {
+    uint64_t at_ns = now_ns(), pause_ns = at_ns - comm->looked_ns;
+    bool again = comm->looks > 0 && pthread_equal(comm->looker, pthread_self()) != 0;
+    if (again && pause_ns < counts.pause_ns) counts.pause_ns = pause_ns;
+    comm->looker = pthread_self();
+    comm->looked_ns = at_ns;
+}
+
+/* The operation that this look finds taken. The lock is held. */
+static struct operation *look(struct ncclComm *comm) {
+    note_pause(comm);
+    if (comm->in_progress || ++comm->looks < LOOKS) return NULL;
+    struct operation *taken = comm->untaken;
+    comm->untaken = NULL;
+    return taken;
+}
+
+static ncclResult_t look_at_untaken(struct ncclComm *comm, ncclResult_t *error_out) {
+    const struct operation *taken = look(comm);
+    *error_out = taken ? ncclSuccess : ncclInProgress;
+    pthread_mutex_unlock(&lock);
+    bool told = !taken ||
+                cudaLaunchHostFunc(taken->stream, run, (void *)(uintptr_t)taken) == cudaSuccess;
+    return told ? ncclSuccess : ncclUnhandledCudaError;
+}
+
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *error_out) {
     pthread_mutex_lock(&lock);
     ncclResult_t result = obey(comm, STUB_ASYNC_ERROR);
+    if (result == ncclSuccess && comm->untaken) return look_at_untaken(comm, error_out);
     bool joining = comm->group->joined < comm->group->size;
     *error_out = comm->async != ncclSuccess     ? comm->async
                  : joining || comm->in_progress ? ncclInProgress
@@ -306,17 +349,19 @@ static ncclResult_t begin(enum stub_nccl_call call, const struct operation *want
     ncclResult_t result = obey(wanted->comm, call);
     enum stub_nccl_fate fate = order_of(wanted->comm->rank, call).fate;
     bool hangs = fate == STUB_HANGS_ON_DEVICE || fate == STUB_FAILS_LATER;
-    bool waits = wanted->comm->in_progress;
     struct operation *operation = malloc(sizeof *operation);
     KERNEL_CHECK(operation != NULL);
     *operation = *wanted;
+    operation->stream = stream;
     operation->hangs = hangs;
     operation->next = operations;
     operations = operation;
+    if (result == ncclSuccess) {
+        wanted->comm->untaken = operation;
+        wanted->comm->looks = 0;
+    }
     pthread_mutex_unlock(&lock);
-    if (result != ncclSuccess) return result;
-    if (cudaLaunchHostFunc(stream, run, operation) != cudaSuccess) return ncclUnhandledCudaError;
-    return waits ? ncclInProgress : ncclSuccess;
+    return result == ncclSuccess ? ncclInProgress : result;
 }
 
 ncclResult_t ncclAllReduce(const void *from, void *to, size_t count, ncclDataType_t type,

@@ -1,5 +1,8 @@
 /* NCCL for ranks that are threads of one process, on emulated streams: collectives are host
  * functions in which the ranks meet. Sums are those of the exactness contract (worker/comm.h).
+ * Communicators do not block: a collective is work of its stream once ncclCommGetAsyncError has
+ * said so, after some looks, and is in progress before; whatever else uses its handle, or the
+ * stream, comes too soon.
  *
  * What NCCL may do to its callers can be ordered: any call fails, hangs until the communicator is
  * aborted, or stays in progress; a collective hangs on the device; a peer's end is told, or not. */
@@ -47,7 +50,8 @@ void stub_nccl_reset(void);
 
 struct stub_nccl_counts {
     uint32_t made, aborted; /* communicators */
-    uint32_t misused;       /* calls with one that had been aborted before they began */
+    uint32_t misused;       /* calls with one that was aborted, or had not taken the one before */
+    uint64_t pause_ns;      /* the shortest between two looks at a call that has not been taken */
 };
 struct stub_nccl_counts stub_nccl_counted(void);
 

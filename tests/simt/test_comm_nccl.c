@@ -230,6 +230,14 @@ static void collectives_are_those_of_comm(void **state) {
     }
 }
 
+/* A call is taken in microseconds. Who sleeps between looks gives each collective a millisecond. */
+static void a_call_that_is_taken_is_soon_seen(void **state) {
+    (void)state;
+    run(2, sum_twice, &patient);
+    assert_all(2, STATUS_OK);
+    assert_true(stub_nccl_counted().pause_ns < 1000000);
+}
+
 /* ============================== what NCCL may do ============================================== */
 
 /* Rank 0 meets it; what becomes of rank 1, whom nobody tells, is its own deadline. */
@@ -403,15 +411,11 @@ static void the_next_generation_works(void **state) {
 int main(void) {
 #define TEST(f) cmocka_unit_test_setup(f, forget)
     const struct CMUnitTest tests[] = {
-        TEST(collectives_are_those_of_comm),
-        TEST(nothing_hangs_a_rank),
-        TEST(every_call_is_watched),
-        TEST(asynchronous_errors_end_waits),
-        TEST(joining_is_bounded),
-        TEST(a_join_can_be_cancelled),
-        TEST(no_id_is_said),
-        TEST(aborts_reach_whoever_is_stuck),
-        TEST(device_errors_are_told),
+        TEST(collectives_are_those_of_comm), TEST(a_call_that_is_taken_is_soon_seen),
+        TEST(nothing_hangs_a_rank),          TEST(every_call_is_watched),
+        TEST(asynchronous_errors_end_waits), TEST(joining_is_bounded),
+        TEST(a_join_can_be_cancelled),       TEST(no_id_is_said),
+        TEST(aborts_reach_whoever_is_stuck), TEST(device_errors_are_told),
         TEST(the_next_generation_works),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
