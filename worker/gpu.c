@@ -193,12 +193,18 @@ static enum status copy(struct device *device, void *to, const void *from, size_
         "writing to the GPU", err);
 }
 
+/* Strides have an upper bound, below 2 GiB, and one row may be longer. */
 static enum status copy_rows(struct device *device, const struct device_rows *rows,
                              struct error *err) {
-    return device_cuda_status(cudaMemcpy2DAsync(rows->to, rows->to_stride, rows->from,
-                                                rows->from_stride, rows->bytes, rows->count,
-                                                cudaMemcpyDeviceToDevice, stream_of(device)),
-                              "copying on the GPU", err);
+    cudaStream_t stream = stream_of(device);
+    cudaError_t error = cudaSuccess;
+    if (rows->count == 1)
+        error = cudaMemcpyAsync(rows->to, rows->from, rows->bytes, cudaMemcpyDeviceToDevice,
+                                stream);
+    else
+        error = cudaMemcpy2DAsync(rows->to, rows->to_stride, rows->from, rows->from_stride,
+                                  rows->bytes, rows->count, cudaMemcpyDeviceToDevice, stream);
+    return device_cuda_status(error, "copying on the GPU", err);
 }
 
 /* ============================== graphs ======================================================== */

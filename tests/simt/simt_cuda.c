@@ -69,6 +69,7 @@ const struct simt_device simt_device_default = {.count = 1,
                                                 .multiprocessors = 4,
                                                 .shared_bytes_max = 101376,
                                                 .memory_bytes = (size_t)1 << 30,
+                                                .pitch_bytes_max = INT32_MAX,
                                                 .driver_version = 13000,
                                                 .ecc = true};
 
@@ -141,6 +142,7 @@ const char *cudaGetErrorString(cudaError_t error) {
     case cudaSuccess: return "no error";
     case cudaErrorInvalidValue: return "invalid argument";
     case cudaErrorMemoryAllocation: return "out of memory";
+    case cudaErrorInvalidPitchValue: return "invalid pitch argument";
     case cudaErrorInsufficientDriver: return "CUDA driver version is insufficient";
     case cudaErrorNoDevice: return "no CUDA-capable device is detected";
     case cudaErrorInvalidDevice: return "invalid device ordinal";
@@ -680,7 +682,10 @@ cudaError_t cudaMemcpy2DAsync(void *to, size_t to_pitch, const void *from, size_
     cudaError_t error = enter();
     bool fits = kind == cudaMemcpyDeviceToDevice && row_bytes <= to_pitch &&
                 (row_bytes <= from_pitch || rows == 1);
+    bool strides_fit = to_pitch <= the_device()->pitch_bytes_max &&
+                       from_pitch <= the_device()->pitch_bytes_max;
     if (error == cudaSuccess && !fits) error = cudaErrorInvalidValue;
+    if (error == cudaSuccess && !strides_fit) error = cudaErrorInvalidPitchValue;
     for (size_t row = 0; row < rows && row_bytes > 0 && error == cudaSuccess; row++) {
         const struct work work = {.kind = WORK_COPY,
                                   .to = (char *)to + row * to_pitch,

@@ -26,6 +26,7 @@ struct simt_device {
     int major, minor;
     uint32_t multiprocessors;
     size_t shared_bytes_max, memory_bytes;
+    size_t pitch_bytes_max; /* of a copy of rows */
     int driver_version; /* 13000: 13.0 */
     bool ecc;
     bool apart; /* cannot reach each other's memory */

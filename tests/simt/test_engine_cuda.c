@@ -18,6 +18,7 @@
 #include "golden_data.h"
 #include "gpu.h"
 #include "rig.h"
+#include "simt_cuda.h"
 #include "simt_worlds.h"
 #include "tensor_store.h"
 #include "v3_model.h"
@@ -72,7 +73,8 @@ static void keep(struct trace *trace, const struct step_result *result) {
     }
 }
 
-/* What operators ask of a rank between steps. */
+/* What operators ask of a rank between steps. A layer is copied that is longer than the stride of
+ * any copy may be. */
 static void look(struct rig *rig) {
     static const uint32_t page[] = {0, 5, 1, 9, 12, 3, 7, 8};
     const struct control_examine order = {
@@ -80,6 +82,9 @@ static void look(struct rig *rig) {
     struct examine_report report;
     struct error err;
     uint64_t *hash;
+    struct simt_device plugged = simt_device_default;
+    plugged.pitch_bytes_max = 4096;
+    simt_cuda_plug(&plugged);
     if (engine_examine(rig->engine, &order, &report, &hash, &err) != STATUS_OK ||
         report.hash_count != 8 || report.attention_ns == 0 || report.read_ns == 0 ||
         strcmp(report.device, rig->device ? "emulated device" : report.device) != 0) {
@@ -87,6 +92,7 @@ static void look(struct rig *rig) {
         exit(1);
     }
     free(hash);
+    simt_cuda_plug(&simt_device_default);
 }
 
 static void climb(struct rig *rig) {

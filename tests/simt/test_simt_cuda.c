@@ -227,6 +227,9 @@ static void copies_know_their_ends(void **state) {
                      cudaErrorInvalidValue);
     assert_int_equal(cudaMemcpyAsync(memory, mine, BYTES + 4, cudaMemcpyHostToDevice, stream),
                      cudaErrorInvalidValue);
+    assert_int_equal(cudaMemcpy2DAsync(memory, (size_t)1 << 31, memory + 1, (size_t)1 << 31, 4, 1,
+                                       cudaMemcpyDeviceToDevice, stream),
+                     cudaErrorInvalidPitchValue);
     assert_int_equal(cudaMemsetAsync(memory + 1, 0, BYTES, stream), cudaErrorInvalidValue);
     assert_int_equal(cudaGetLastError(), cudaErrorInvalidValue);
     assert_ok(cudaGetLastError());
