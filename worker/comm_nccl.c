@@ -357,6 +357,9 @@ static enum status make_nccl(struct nccl *comm, const struct comm_key *key,
                                                  (int)comm->base.rank, &config);
     atomic_store(&comm->nccl, nccl);
     pthread_mutex_unlock(&comm->call_lock);
+    pthread_mutex_lock(&comm->lock); /* it may be too late: then this is to be aborted */
+    pthread_cond_broadcast(&comm->changed);
+    pthread_mutex_unlock(&comm->lock);
     result = settle(comm, result, cancel);
     end_watch(comm);
     if (result != ncclSuccess) break_comm(comm, FAULT_NCCL, (int)result);

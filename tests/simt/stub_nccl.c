@@ -169,11 +169,17 @@ static struct group *find_group(const ncclUniqueId *id, int size) {
     return group;
 }
 
+static void take_time(void) {
+    nanosleep(&(struct timespec){.tv_sec = slow_ms / 1000, .tv_nsec = slow_ms % 1000 * 1000000},
+              NULL);
+}
+
 ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm_out, int size, ncclUniqueId id, int rank,
                                     ncclConfig_t *config) {
     if (config->blocking != 0 || size > RANKS_MAX || rank >= size) return ncclInvalidArgument;
     struct ncclComm *comm = calloc(1, sizeof *comm);
     KERNEL_CHECK(comm != NULL);
+    take_time();
     pthread_mutex_lock(&lock);
     comm->group = find_group(&id, size);
     comm->rank = rank;
@@ -279,11 +285,6 @@ static void broadcast(const struct group *group) {
     const struct operation *root = group->here[group->here[0]->other];
     for (int rank = 0; rank < group->size; rank++)
         memmove(group->here[rank]->to, root->from, root->count);
-}
-
-static void take_time(void) {
-    nanosleep(&(struct timespec){.tv_sec = slow_ms / 1000, .tv_nsec = slow_ms % 1000 * 1000000},
-              NULL);
 }
 
 /* All ranks come; the last one computes for all. */

@@ -42,7 +42,8 @@ void stub_nccl_order(int rank, enum stub_nccl_call call, enum stub_nccl_fate fat
 /* Do peers hear that a rank aborted? At first they do not, as where a machine has died. */
 void stub_nccl_tell_peers(bool tell);
 
-/* From now on every sum takes this long, once all ranks have come. */
+/* From now on every sum takes this long, once all ranks have come, and so does the call that makes
+ * a communicator. */
 void stub_nccl_slow(uint32_t ms);
 
 /* Forget all orders and counts. No communicator is alive. */

@@ -322,6 +322,12 @@ static void joining_is_bounded(void **state) {
     assert_int_equal(ranks[0].joined, STATUS_DEADLINE_EXCEEDED);
 
     forget(NULL);
+    stub_nccl_slow(2 * WAIT_MS); /* the deadline passes before there is a handle */
+    stub_nccl_order(-1, STUB_INIT, STUB_IN_PROGRESS, ncclSuccess);
+    run(2, sum_twice, &short_join);
+    assert_all(2, STATUS_DEADLINE_EXCEEDED);
+
+    forget(NULL);
     stub_nccl_order(-1, STUB_INIT, STUB_FAILS, ncclSystemError);
     run(2, sum_twice, &short_join);
     assert_all(2, STATUS_UNAVAILABLE);
