@@ -66,7 +66,7 @@ static struct group *groups;
 static struct operation *operations;
 static uint64_t ids;
 static bool peers_hear;
-static uint32_t slow_ms;
+static uint32_t slow_ms, slow_calls_ms;
 
 static void run(void *user);
 
@@ -91,6 +91,12 @@ void stub_nccl_slow(uint32_t ms) {
     pthread_mutex_unlock(&lock);
 }
 
+void stub_nccl_slow_calls(uint32_t ms) {
+    pthread_mutex_lock(&lock);
+    slow_calls_ms = ms;
+    pthread_mutex_unlock(&lock);
+}
+
 void stub_nccl_reset(void) {
     pthread_mutex_lock(&lock);
     while (operations != NULL) {
@@ -101,7 +107,7 @@ void stub_nccl_reset(void) {
     memset(orders, 0, sizeof orders);
     counts = (struct stub_nccl_counts){.pause_ns = UINT64_MAX};
     peers_hear = false;
-    slow_ms = 0;
+    slow_ms = slow_calls_ms = 0;
     pthread_mutex_unlock(&lock);
 }
 
@@ -169,9 +175,8 @@ static struct group *find_group(const ncclUniqueId *id, int size) {
     return group;
 }
 
-static void take_time(void) {
-    nanosleep(&(struct timespec){.tv_sec = slow_ms / 1000, .tv_nsec = slow_ms % 1000 * 1000000},
-              NULL);
+static void take_time(uint32_t ms) {
+    nanosleep(&(struct timespec){.tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000}, NULL);
 }
 
 ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm_out, int size, ncclUniqueId id, int rank,
@@ -179,7 +184,7 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm_out, int size, ncclUniqueId
     if (config->blocking != 0 || size > RANKS_MAX || rank >= size) return ncclInvalidArgument;
     struct ncclComm *comm = calloc(1, sizeof *comm);
     KERNEL_CHECK(comm != NULL);
-    take_time();
+    take_time(slow_ms);
     pthread_mutex_lock(&lock);
     comm->group = find_group(&id, size);
     comm->rank = rank;
@@ -295,7 +300,7 @@ static void meet(struct operation *operation) {
     group->here[comm->rank] = operation;
     if (++group->here_count == group->size) {
         if (operation->kind == KIND_SUM) {
-            take_time();
+            take_time(slow_ms);
             sum(group);
         }
         if (operation->kind == KIND_GATHER) gather(group);
@@ -346,6 +351,7 @@ static void run(void *user) {
 
 static ncclResult_t begin(enum stub_nccl_call call, const struct operation *wanted,
                           cudaStream_t stream) {
+    take_time(slow_calls_ms);
     pthread_mutex_lock(&lock);
     ncclResult_t result = obey(wanted->comm, call);
     enum stub_nccl_fate fate = order_of(wanted->comm->rank, call).fate;

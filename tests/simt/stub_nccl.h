@@ -46,6 +46,9 @@ void stub_nccl_tell_peers(bool tell);
  * a communicator. */
 void stub_nccl_slow(uint32_t ms);
 
+/* From now on every call for a collective takes its caller this long. */
+void stub_nccl_slow_calls(uint32_t ms);
+
 /* Forget all orders and counts. No communicator is alive. */
 void stub_nccl_reset(void);
 

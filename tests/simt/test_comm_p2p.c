@@ -190,6 +190,15 @@ static void small_sums_are_our_kernels_where_nccl_is_slow(void **state) {
     }
 }
 
+/* What a call costs the host, a captured step does not pay. */
+static void calls_that_cost_the_host_do_not_count(void **state) {
+    (void)state;
+    stub_nccl_slow_calls(SLOW_MS);
+    run(2, LONG_MS, sum_small_and_large);
+    assert_all(2, STATUS_OK);
+    assert_true(simt_cuda_count().kernels - kernels_before < 3 * 2);
+}
+
 static void a_group_of_one_sums_nothing(void **state) {
     (void)state;
     run(1, LONG_MS, sum_small_and_large);
@@ -411,6 +420,7 @@ int main(void) {
 #define TEST(f) cmocka_unit_test_setup(f, forget)
     const struct CMUnitTest tests[] = {
         TEST(small_sums_are_our_kernels_where_nccl_is_slow),
+        TEST(calls_that_cost_the_host_do_not_count),
         TEST(a_group_of_one_sums_nothing),
         TEST(captured_sums_are_replayed),
         TEST(other_collectives_are_nccls),
