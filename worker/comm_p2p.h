@@ -3,8 +3,9 @@
  *
  * comm_use is a collective here, at its first call: ranks hand each other a piece of their GPU's
  * memory, and measure at which sizes of a sum who is faster in a captured step, NCCL, one-shot or
- * two-shot; the slowest rank counts, so all choose the same. Where a GPU cannot reach a peer's memory, or a rank
- * is on another host, everything is NCCL's, on all ranks, and one line of the log says why.
+ * two-shot; the slowest rank counts, so all choose the same. Where a GPU cannot reach a peer's
+ * memory, or a rank is on another host, everything is NCCL's, on all ranks, and one line of the log
+ * says why.
  *
  * comm_abort ends waits of the kernels too. A peer that does not come is named by comm_wait. */
 #ifndef ESPALIER_COMM_P2P_H
