@@ -46,7 +46,8 @@ struct CUstream_st {
     bool owned;
     struct work_list works;
     bool capturing, unsuited;  /* unsuited: a call that cannot be captured was made */
-    struct work_list captured; /* while it is capturing */
+    pthread_t capturer;        /* while it is capturing */
+    struct work_list captured; /* likewise */
 };
 
 struct CUevent_st {
@@ -155,6 +156,7 @@ const char *cudaGetErrorString(cudaError_t error) {
     case cudaErrorStreamCaptureUnsupported:
         return "operation not permitted when stream is capturing";
     case cudaErrorStreamCaptureInvalidated: return "operation failed due to a previous error";
+    case cudaErrorStreamCaptureWrongThread: return "ended by another thread than began it";
     }
     return "unrecognized error code";
 }
@@ -228,7 +230,20 @@ static cudaError_t wait_for_all(void) {
     return error;
 }
 
+/* For calls that take or give memory, and might wait for the device: not by a thread that
+ * captures. */
+static cudaError_t refuse_while_capturing(void) {
+    for (struct CUstream_st *stream = streams; stream != NULL; stream = stream->next) {
+        if (!stream->capturing || pthread_equal(stream->capturer, pthread_self()) == 0) continue;
+        stream->unsuited = true;
+        return cudaErrorStreamCaptureUnsupported;
+    }
+    return cudaSuccess;
+}
+
 static cudaError_t allocate(void **memory_out, size_t bytes, bool pinned) {
+    cudaError_t error = refuse_while_capturing();
+    if (error != cudaSuccess) return error;
     counters.allocations++;
     *memory_out = simt_memory_allocate(bytes, the_device()->memory_bytes, pinned);
     return *memory_out != NULL ? cudaSuccess : cudaErrorMemoryAllocation;
@@ -249,6 +264,8 @@ cudaError_t cudaMallocHost(void **memory_out, size_t bytes) {
 cudaError_t cudaFree(void *memory) {
     cudaError_t error = enter();
     if (memory == NULL) return leave(error);
+    cudaError_t refused = refuse_while_capturing();
+    if (refused != cudaSuccess) return leave(refused);
     if (error == cudaSuccess) error = wait_for_all();
     cudaError_t freed = simt_memory_release(memory, false) ? cudaSuccess : cudaErrorInvalidValue;
     return leave(error != cudaSuccess ? error : freed);
@@ -257,6 +274,8 @@ cudaError_t cudaFree(void *memory) {
 cudaError_t cudaFreeHost(void *memory) {
     cudaError_t error = enter();
     if (memory == NULL) return leave(error);
+    cudaError_t refused = refuse_while_capturing();
+    if (refused != cudaSuccess) return leave(refused);
     if (error == cudaSuccess) error = wait_for_all();
     cudaError_t freed = simt_memory_release(memory, true) ? cudaSuccess : cudaErrorInvalidValue;
     return leave(error != cudaSuccess ? error : freed);
@@ -763,6 +782,7 @@ cudaError_t cudaStreamBeginCapture(cudaStream_t stream, enum cudaStreamCaptureMo
         error = cudaErrorInvalidValue;
     if (error == cudaSuccess) {
         stream->capturing = true;
+        stream->capturer = pthread_self();
         stream->unsuited = false;
     }
     return leave(error);
@@ -779,6 +799,8 @@ cudaError_t cudaStreamIsCapturing(cudaStream_t stream, enum cudaStreamCaptureSta
 cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *graph_out) {
     cudaError_t error = enter();
     if (error == cudaSuccess && !stream->capturing) error = cudaErrorInvalidValue;
+    if (error == cudaSuccess && pthread_equal(stream->capturer, pthread_self()) == 0)
+        error = cudaErrorStreamCaptureWrongThread;
     if (error == cudaSuccess && stream->unsuited) error = cudaErrorStreamCaptureInvalidated;
     stream->capturing = false;
     if (error != cudaSuccess) {

@@ -7,6 +7,7 @@
 /* cmocka needs the four above. */
 #include <cmocka.h>
 #include <errno.h>
+#include <pthread.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -203,6 +204,12 @@ static void graphs_replay(void **state) {
     assert_ok(cudaGraphExecDestroy(exec));
 }
 
+static void *end_capture(void *error_out) {
+    cudaGraph_t graph;
+    *(cudaError_t *)error_out = cudaStreamEndCapture(stream, &graph);
+    return NULL;
+}
+
 static void captures_hold_no_waits(void **state) {
     (void)state;
     cudaGraph_t graph;
@@ -215,6 +222,19 @@ static void captures_hold_no_waits(void **state) {
     assert_int_equal(cudaMemcpyAsync(memory, mine, BYTES, cudaMemcpyHostToDevice, stream),
                      cudaErrorStreamCaptureUnsupported);
     assert_int_equal(cudaStreamEndCapture(stream, &graph), cudaErrorStreamCaptureInvalidated);
+    void *more;
+    assert_ok(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+    assert_int_equal(cudaMalloc(&more, BYTES), cudaErrorStreamCaptureUnsupported);
+    assert_int_equal(cudaStreamEndCapture(stream, &graph), cudaErrorStreamCaptureInvalidated);
+    assert_ok(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+    assert_int_equal(cudaFreeHost(pinned), cudaErrorStreamCaptureUnsupported);
+    assert_int_equal(cudaStreamEndCapture(stream, &graph), cudaErrorStreamCaptureInvalidated);
+    pthread_t thread;
+    cudaError_t error;
+    assert_ok(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+    assert_int_equal(pthread_create(&thread, NULL, end_capture, &error), 0);
+    assert_int_equal(pthread_join(thread, NULL), 0);
+    assert_int_equal(error, cudaErrorStreamCaptureWrongThread);
     assert_ok(cudaStreamSynchronize(stream));
 }
 
