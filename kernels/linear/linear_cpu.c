@@ -118,8 +118,8 @@ static void run_task(void *arg, uint32_t task, uint32_t thread) {
         run_block(job, &weight, batch, panel_begin, panel_count, row);
 }
 
-/* Packed rows take a panel at a time, so that the sums of all segments stay in the first-level
- * cache; others are copied for all panels together. */
+/* Rows that are not copied take a panel at a time, so that the sums of all segments stay in the
+ * first-level cache; others are copied for all panels together. */
 static void run_block(const struct job *job, const struct linear_weight *weight, uint32_t batch,
                       uint32_t panel_begin, uint32_t panel_count, uint32_t row_begin) {
     const struct linear_args *args = job->args;
@@ -132,9 +132,11 @@ static void run_block(const struct job *job, const struct linear_weight *weight,
 
     struct linear_tile tile[KERNEL_SEGMENTS];
     float *y = args->y + batch * args->y_batch_stride + row_begin * args->y_stride;
-    uint32_t together = x.packed ? 1 : panel_count;
+    bool copied = !x.packed || linear_tile_widens(x.dtype, x.count);
+    uint32_t together = copied ? panel_count : 1;
     for (uint32_t first = 0; first < panel_count; first += together) {
-        if (x.packed) ask_for_sums(args, y, row_begin, panel_begin + first, x.count);
+        for (uint32_t p = 0; x.packed && p < together; p++)
+            ask_for_sums(args, y, row_begin, panel_begin + first + p, x.count);
         linear_tile_dot(tile, weight, panel_begin + first, together, args->segments, &x);
         for (uint32_t p = 0; p < together; p++) {
             uint32_t n = (panel_begin + first + p) * KERNEL_PANEL;

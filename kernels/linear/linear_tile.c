@@ -5,6 +5,10 @@
  *
  *     copy [chunk][row][32]
  *
+ * Sets without dot products of pairs have rows of bf16 copied as f32, which a multiply-add reads by
+ * itself: otherwise each pair of each row would be split into two numbers for every panel anew, two
+ * instructions beside four multiply-adds.
+ *
  * One function, written for any format, activation and number of rows and compiled for each by
  * inlining with constants; `format`, `narrow` and `rows` below are always such constants. */
 #include "linear/linear_tile.h"
@@ -51,8 +55,15 @@ static size_t element_bytes(enum kernel_dtype dtype) {
     return dtype == KERNEL_BF16 ? sizeof(bf16) : sizeof(float);
 }
 
+/* Whether products of so many rows read them as f32. */
+F32X16_INLINE bool reads_f32(const bool narrow, const uint32_t rows) {
+    return !narrow || linear_tile_widens(KERNEL_BF16, rows);
+}
+
+/* Of the copy, and of what is read where it is. */
 static size_t chunk_bytes(const struct linear_rows *x) {
-    return x->count * CHUNK * element_bytes(x->dtype);
+    bool wide = reads_f32(x->dtype == KERNEL_BF16, x->count);
+    return x->count * CHUNK * element_bytes(wide ? KERNEL_F32 : KERNEL_BF16);
 }
 
 /* Of FP8 from input k on. */
@@ -75,12 +86,13 @@ void linear_tile_dot(struct linear_tile *tile, const struct linear_weight *weigh
     bool in_blocks = weight->format == LINEAR_FP8 && x->dtype == KERNEL_BF16;
     bool blocks_cut_pairs = in_blocks && weight->block_begin % 2 != 0;
     bool segments_cut_pairs = (in_blocks || weight->format == LINEAR_BF16) && width % 2 != 0;
+    bool widened = linear_tile_widens(x->dtype, x->count);
     struct stretch stretch = {.k_end = 0};
     uint32_t saved = x->dtype == KERNEL_BF16 ? f32x16_flush_begin() : 0;
     for (uint32_t k = 0; k < weight->k; k = stretch.k_end) {
         uint32_t end = segments_cut_pairs ? k - k % width + width : weight->k;
         if (blocks_cut_pairs) end = min_u32(end, block_end(weight, k));
-        if (segments_cut_pairs || blocks_cut_pairs || !packed)
+        if (segments_cut_pairs || blocks_cut_pairs || widened || !packed)
             stretch = copy_rows(copy, x, k, stretch_end(weight, x, k, end));
         else
             stretch = (struct stretch){packed, 0, weight->k};
@@ -141,26 +153,37 @@ static uint32_t stretch_end(const struct linear_weight *weight, const struct lin
     return end;
 }
 
+/* A row's chunk into the copy; returns what follows. */
+static char *copy_chunk(char *to, const char *from, size_t bytes, bool widened) {
+    if (widened) {
+        const bf16 *values = (const bf16 *)(const void *)from;
+        f32x16_store((float *)(void *)to, f32x16_load_bf16(values));
+        f32x16_store((float *)(void *)to + 16, f32x16_load_bf16(values + 16));
+        return to + CHUNK * sizeof(float);
+    }
+    for (size_t i = 0; i < bytes; i += 64)
+        bf16x32_store((bf16 *)(void *)(to + i), bf16x32_load(from + i));
+    return to + bytes;
+}
+
 /* The chunks of inputs [k_begin, k_end). What a chunk holds of inputs outside is zero. */
 static struct stretch copy_rows(void *copy, const struct linear_rows *x, uint32_t k_begin,
                                 uint32_t k_end) {
-    size_t bytes = element_bytes(x->dtype), row_bytes = CHUNK * bytes;
+    const size_t bytes = element_bytes(x->dtype), row_bytes = CHUNK * bytes;
+    const bool widened = linear_tile_widens(x->dtype, x->count);
     char *to = copy;
     for (uint32_t k = k_begin - k_begin % CHUNK; k < k_end; k += CHUNK) {
-        if (k >= k_begin && k + CHUNK <= k_end) {
-            for (uint32_t r = 0; r < x->count; r++) {
-                const char *from = chunk_of(x, r, k);
-                for (size_t i = 0; i < row_bytes; i += 64, to += 64)
-                    bf16x32_store((bf16 *)(void *)to, bf16x32_load(from + i));
+        uint32_t begin = k < k_begin ? k_begin : k, end = min_u32(k_end, k + CHUNK);
+        for (uint32_t r = 0; r < x->count; r++) {
+            _Alignas(64) char cut[CHUNK * sizeof(float)];
+            const char *from = chunk_of(x, r, k);
+            if (end - begin < CHUNK) {
+                memset(cut, 0, row_bytes);
+                memcpy(cut + (begin - k) * bytes, from + (begin - k) * bytes,
+                       (end - begin) * bytes);
+                from = cut;
             }
-            continue;
-        }
-        uint32_t begin = k < k_begin ? k_begin : k;
-        uint32_t count = min_u32(k_end, k + CHUNK) - begin;
-        for (uint32_t r = 0; r < x->count; r++, to += row_bytes) {
-            memset(to, 0, row_bytes);
-            memcpy(to + (begin - k) * bytes, chunk_of(x, r, k) + (begin - k) * bytes,
-                   count * bytes);
+            to = copy_chunk(to, from, row_bytes, widened);
         }
     }
     return (struct stretch){copy, k_begin, k_end};
@@ -280,7 +303,24 @@ F32X16_INLINE uint32_t end_before_last(struct last_pair *last, uint32_t weight_k
 F32X16_INLINE void multiply(const enum linear_format format, const bool narrow, const uint32_t rows,
                             const char *data, const f32x16 scale[2], const void *x,
                             f32x16 acc[LINEAR_TILE_ROWS][2]) {
-    if (narrow) {
+    if (narrow && reads_f32(true, rows)) {
+        bf16x32 w[4];
+        load_pairs(format, data, w);
+        F32X16_UNROLL
+        for (uint32_t i = 0; i < inputs_of(format, true); i += 2) {
+            f32x16 first[2] = {bf16x32_even(w[i]), bf16x32_even(w[i + 1])};
+            f32x16 second[2] = {bf16x32_odd(w[i]), bf16x32_odd(w[i + 1])};
+            F32X16_UNROLL
+            for (uint32_t r = 0; r < rows; r++) {
+                f32x16 value = f32x16_set1(((const float *)x)[r * CHUNK + i + 1]);
+                acc[r][0] = f32x16_fma_flushed(value, second[0], acc[r][0]);
+                acc[r][1] = f32x16_fma_flushed(value, second[1], acc[r][1]);
+                value = f32x16_set1(((const float *)x)[r * CHUNK + i]);
+                acc[r][0] = f32x16_fma_flushed(value, first[0], acc[r][0]);
+                acc[r][1] = f32x16_fma_flushed(value, first[1], acc[r][1]);
+            }
+        }
+    } else if (narrow) {
         bf16x32 w[4];
         load_pairs(format, data, w);
         F32X16_UNROLL
@@ -314,7 +354,7 @@ F32X16_INLINE void dot(const enum linear_format format, const bool narrow, const
                        uint32_t k_end, bool first) {
     const bool scaled = format == LINEAR_INT4 || format == LINEAR_FP8;
     const bool in_parts = format == LINEAR_INT4 || (format == LINEAR_FP8 && narrow);
-    const size_t x_bytes = narrow ? sizeof(bf16) : sizeof(float);
+    const size_t x_bytes = reads_f32(narrow, rows) ? sizeof(float) : sizeof(bf16);
     const uint32_t inputs = inputs_of(format, narrow);
     const size_t data_bytes = bytes_of(format, narrow);
     const char *data = panel->data, *scales = panel->scale, *x = chunk;

@@ -4,6 +4,7 @@
 #define ESPALIER_LINEAR_TILE_H
 
 #include "linear/linear.h"
+#include "simd/f32x16.h"
 #include "simd/isa.h"
 
 /* Rows of a tile: as many as two vectors of sums each fit in the registers. What works on a tile is
@@ -34,6 +35,12 @@ struct linear_rows {
     const void *packed; /* [chunk][count] chunks of rows, or NULL where rows are apart: */
     const void *row[LINEAR_TILE_ROWS]; /* those of bf16 padded to whole chunks */
 };
+
+/* Whether products of so many rows have them copied although they are packed: then once for all
+ * panels of a call. */
+static inline bool linear_tile_widens(enum kernel_dtype dtype, uint32_t count) {
+    return dtype == KERNEL_BF16 && !F32X16_HAS_DOT && count > 1;
+}
 
 /* tile[s].sum[p][r][j] = the dot product of segment s of row r and of output j of panel
  * panel_begin + p, in the order of linear.h. A panel is read from end to end, whatever the number

@@ -202,8 +202,8 @@ static void store_activation(const struct linear_rows *rows, uint32_t r, uint32_
     }
 }
 
-/* Packed activations take a panel at a time, so that the sums of all segments stay in the
- * first-level cache; others are copied for all panels together. */
+/* Activations that are not copied take a panel at a time, so that the sums of all segments stay in
+ * the first-level cache; others are copied for all panels together. */
 static void run_down(void *arg, uint32_t task, uint32_t thread) {
     (void)thread;
     const struct job *job = arg;
@@ -211,7 +211,6 @@ static void run_down(void *arg, uint32_t task, uint32_t thread) {
     uint32_t panel_begin = task * job->group_panels;
     uint32_t panel_end = min_u32(divide_up(args->dim, KERNEL_PANEL),
                                  panel_begin + job->group_panels);
-    uint32_t together = args->activation == KERNEL_F32 ? panel_end - panel_begin : 1;
     for (uint32_t i = 0; i < job->active_count; i++) {
         uint32_t e = job->scratch.active[i];
         uint32_t pair_begin = job->scratch.pair_begin[e];
@@ -221,8 +220,11 @@ static void run_down(void *arg, uint32_t task, uint32_t thread) {
             struct linear_rows a = activations(job, pair_begin + row,
                                                min_u32(rows - row, block_rows));
             struct linear_tile tile[KERNEL_SEGMENTS];
+            bool copied = !a.packed || linear_tile_widens(a.dtype, a.count);
+            uint32_t together = copied ? panel_end - panel_begin : 1;
             for (uint32_t panel = panel_begin; panel < panel_end; panel += together) {
-                ask_for_sums(args, panel, job->scratch.pair + pair_begin + row, a.count);
+                for (uint32_t p = 0; p < together; p++)
+                    ask_for_sums(args, panel + p, job->scratch.pair + pair_begin + row, a.count);
                 linear_tile_dot(tile, &args->experts[e].down, panel, together, args->segments, &a);
                 for (uint32_t p = 0; p < together; p++)
                     add_weighted(args, tile, p, panel + p, job->scratch.pair + pair_begin + row,

@@ -21,6 +21,8 @@
  * operands and results, so everyone does: the other sets between f32x16_flush_begin and _end, where
  * alone f32x16_dot and the functions ending in _flushed may be called; bf16x32_round by itself.
  *
+ * F32X16_HAS_DOT: this set has that instruction. Others split each pair into two numbers.
+ *
  * bf16x32_zip makes pairs of the elements of two vectors, in an order of its own that
  * f32x16_zip_order puts right in sums over them. bf16x32_int4 unpacks 64 bytes of INT4 weights,
  * four inputs of a panel: pairs 0 and 1 of outputs 0 to 15 in w[0] and w[2], of 16 to 31 in w[1]

@@ -9,6 +9,8 @@
 /* MXCSR: subnormal results are zero, and so are subnormal operands. */
 #define F32X16_FLUSH_BITS 0x8040u
 
+#define F32X16_HAS_DOT 0
+
 typedef struct {
     __m256 lo, hi;
 } f32x16;

@@ -109,6 +109,8 @@ F32X16_INLINE f32x16 bf16x32_odd(bf16x32 a) {
 
 #if defined(__AVX512BF16__)
 
+#define F32X16_HAS_DOT 1
+
 F32X16_INLINE f32x16 f32x16_dot(f32x16 acc, bf16x32 a, bf16x32 b) {
     return _mm512_dpbf16_ps(acc, (__m512bh)a, (__m512bh)b);
 }
@@ -117,6 +119,8 @@ F32X16_INLINE bf16x32 bf16x32_round(f32x16 lo, f32x16 hi) {
 }
 
 #else
+
+#define F32X16_HAS_DOT 0
 
 F32X16_INLINE f32x16 f32x16_dot(f32x16 acc, bf16x32 a, bf16x32 b) {
     acc = f32x16_fma(bf16x32_odd(a), bf16x32_odd(b), acc);

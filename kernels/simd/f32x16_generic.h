@@ -6,6 +6,8 @@
 /* No registers to fill: unrolled tiles would only be long. */
 #define F32X16_UNROLL
 
+#define F32X16_HAS_DOT 0
+
 typedef struct {
     float lane[16];
 } f32x16;
