@@ -278,11 +278,6 @@ static uint64_t visit_page(const struct window *window, uint32_t page, word_fn *
     }
 }
 
-static void write_pages(const struct window *window) {
-    for (uint32_t i = 0; i < window->page_count; i++)
-        visit_page(window, window->page_begin + i, write_word);
-}
-
 static enum status read_back(const struct window *window, const char *name, struct error *err) {
     for (uint32_t i = 0; i < window->page_count; i++) {
         uint32_t page = window->page_begin + i;
@@ -297,13 +292,31 @@ static enum status read_back(const struct window *window, const char *name, stru
     return STATUS_OK;
 }
 
+/* A window of a device goes over as a whole, once in each direction, and is zero at last. */
+static enum status write_window(const struct window *window, uint8_t *there, size_t bytes,
+                                struct error *err) {
+    struct device *device = kv_pool_device(window->pool);
+    for (uint32_t i = 0; i < window->page_count; i++)
+        visit_page(window, window->page_begin + i, write_word);
+    return device ? device_write(device, there, window->begin, bytes, err) : STATUS_OK;
+}
+
+static enum status check_window(const struct window *window, uint8_t *there, size_t bytes,
+                                const char *name, struct error *err) {
+    struct device *device = kv_pool_device(window->pool);
+    enum status status = STATUS_OK;
+    if (device) status = device_read(device, window->begin, there, bytes, err);
+    if (status == STATUS_OK) status = read_back(window, name, err);
+    if (status == STATUS_OK && device) status = device_clear(device, there, bytes, err);
+    return status;
+}
+
 /* One layer, written (name NULL) or read back and wiped. */
 static enum status visit_layer(const struct kv_pool *pool, uint32_t layer, const char *name,
                                uint8_t *mirror, struct error *err) {
-    struct device *device = kv_pool_device(pool);
     const size_t page_bytes = kv_pool_page_bytes(pool);
     const uint32_t pages = kv_pool_pages(pool);
-    const uint32_t at_a_time = device ? (uint32_t)(MIRROR_BYTES / page_bytes) + 1 : pages;
+    const uint32_t at_a_time = mirror ? (uint32_t)(MIRROR_BYTES / page_bytes) + 1 : pages;
     enum status status = STATUS_OK;
     for (uint32_t page = 0; page < pages && status == STATUS_OK; page += at_a_time) {
         uint8_t *there = (uint8_t *)kv_pool_layer(pool, layer) + page * page_bytes;
@@ -311,12 +324,10 @@ static enum status visit_layer(const struct kv_pool *pool, uint32_t layer, const
                                       .layer = layer,
                                       .page_begin = page,
                                       .page_count = min_u32(pages - page, at_a_time),
-                                      .begin = device ? mirror : there};
+                                      .begin = mirror ? mirror : there};
         const size_t bytes = window.page_count * page_bytes;
-        if (device) status = device_read(device, mirror, there, bytes, err);
-        if (status == STATUS_OK && name) status = read_back(&window, name, err);
-        if (status == STATUS_OK && !name) write_pages(&window);
-        if (status == STATUS_OK && device) status = device_write(device, there, mirror, bytes, err);
+        status = name ? check_window(&window, there, bytes, name, err)
+                      : write_window(&window, there, bytes, err);
     }
     return status;
 }
@@ -324,16 +335,13 @@ static enum status visit_layer(const struct kv_pool *pool, uint32_t layer, const
 enum status self_test_pool(const struct kv_pool *pool, const char *name,
                            struct self_test_progress *progress, struct error *err) {
     uint32_t layers = kv_pool_layers(pool);
-    uint8_t *mirror = NULL;
+    struct device *device = kv_pool_device(pool);
+    void *mirror = NULL; /* of a device */
     progress->percent = 0;
     progress->rung = SELF_TEST_POOL;
     CHECK(kv_pool_page_bytes(pool) % sizeof(uint64_t) == 0); /* words must not overlap */
-    if (kv_pool_device(pool)) {
-        mirror = malloc(MIRROR_BYTES + kv_pool_page_bytes(pool));
-        if (!mirror)
-            return error_set(err, STATUS_RESOURCE_EXHAUSTED, "no memory for the self-test");
-    }
     enum status status = STATUS_OK;
+    if (device) status = device_pin(device, MIRROR_BYTES + kv_pool_page_bytes(pool), &mirror, err);
     for (uint32_t layer = 0; layer < layers && status == STATUS_OK; layer++) {
         status = visit_layer(pool, layer, NULL, mirror, err);
         progress->percent = 50 * (layer + 1) / layers;
@@ -342,7 +350,7 @@ enum status self_test_pool(const struct kv_pool *pool, const char *name,
         status = visit_layer(pool, layer, name, mirror, err);
         progress->percent = 50 + 50 * (layer + 1) / layers;
     }
-    free(mirror);
+    if (device) device_unpin(device, mirror);
     return status;
 }
 

@@ -9,7 +9,8 @@
  * with a line that names the rung, and what was found where; the rank is not ready.
  *
  * They use the engine's own memory, of which nothing is in use yet: the scratch of a step, and the
- * pool, which they leave wiped where they wrote words and else with finite numbers.
+ * pool, which they leave wiped where they wrote words and else with finite numbers; of a device all
+ * zeros.
  *
  * Thread: the compute thread; progress may be read by any.
  */
