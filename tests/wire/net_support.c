@@ -172,18 +172,19 @@ void net_message_free(struct net_message *message) {
 
 /* ============================== processes ===================================================== */
 
-static int thread_count(void) {
+int net_count_entries(const char *path) {
     int count = 0;
-    DIR *tasks = opendir("/proc/self/task");
-    assert_non_null(tasks);
-    for (struct dirent *entry = readdir(tasks); entry != NULL; entry = readdir(tasks))
+    DIR *dir = opendir(path);
+    assert_non_null(dir);
+    for (struct dirent *entry = readdir(dir); entry != NULL; entry = readdir(dir))
         count += entry->d_name[0] != '.';
-    closedir(tasks);
+    closedir(dir);
     return count;
 }
 
 pid_t net_fork_held(struct net_gate *hold, void (*child)(void *user), void *user) {
-    if (thread_count() > THREADS_AT_FORK) fail_msg("a fork beside %d threads", thread_count());
+    int threads = net_count_entries("/proc/self/task");
+    if (threads > THREADS_AT_FORK) fail_msg("a fork beside %d threads", threads);
     pid_t pid = fork();
     assert_true(pid >= 0);
     if (pid == 0) {

@@ -76,6 +76,9 @@ pid_t net_fork(void (*child)(void *user), void *user);
 pid_t net_fork_held(struct net_gate *hold, void (*child)(void *user), void *user);
 void net_kill(pid_t pid, int signal); /* and wait for it, where the signal ends it */
 
+/* Of a directory: this process's threads and descriptors are such in /proc/self. */
+int net_count_entries(const char *path);
+
 /* Zeroed memory that children forked later share. */
 void *net_shared_create(size_t bytes);
 void net_shared_destroy(void *memory, size_t bytes);

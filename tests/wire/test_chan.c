@@ -1,5 +1,4 @@
 /* Channels over real sockets: the edge that a send eats, stolen paths, hostile peers, keys. */
-#include <dirent.h>
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <setjmp.h>
@@ -842,16 +841,6 @@ static void a_server_that_lets_a_new_key_in_fails_its_self_test(void **state) {
     zmq_ctx_term(elsewhere);
 }
 
-static int descriptor_count(void) {
-    int count = 0;
-    DIR *descriptors = opendir("/proc/self/fd");
-    assert_non_null(descriptors);
-    while (readdir(descriptors) != NULL)
-        count++;
-    closedir(descriptors);
-    return count;
-}
-
 /* A socket is closed by ZeroMQ's own thread, some time after; what is made in its place, perhaps at
  * the same address in memory, must not trip over it. On a busy machine that thread may fall behind
  * by more sockets than a context can have. */
@@ -870,7 +859,7 @@ static void a_client_is_closed_and_made_again_at_once(void **state) {
         chan_close(&client.chan, note_closed, &client.closed);
         while (!client.closed)
             uv_run(&client.loop, UV_RUN_ONCE);
-        for (int ms = 0; descriptor_count() > BEHIND_MAX; ms++, usleep(1000))
+        for (int ms = 0; net_count_entries("/proc/self/fd") > BEHIND_MAX; ms++, usleep(1000))
             if (ms == PATIENCE_MS) fail_msg("%d: more than %d descriptors", i, BEHIND_MAX);
     }
     server_close(&client);
