@@ -52,7 +52,7 @@ struct copy {
 struct thread {
     struct simt_fiber *fiber;
     bool done;
-    enum meeting waits_at;
+    enum meeting waits_at; /* by pause_at and resume */
     /* What a lane brings to a meeting of its warp, and takes home. */
     const unsigned char *row;
     uint32_t a[4], b[2], mask;
@@ -68,10 +68,20 @@ struct thread {
     uint32_t load_count;
 };
 
-/* Of some threads; who has come to it is one bit a thread. */
+/* Some of a block's, one bit each. */
+struct thread_set {
+    uint64_t word[SIMT_THREADS_MAX / 64];
+};
+
 struct named_barrier {
     uint32_t threads, come;
-    uint64_t has_come[SIMT_THREADS_MAX / 64];
+    struct thread_set has_come;
+};
+
+struct warp {
+    uint32_t ended;
+    uint32_t come; /* of its lanes, to a meeting of the warp */
+    enum meeting to;
 };
 
 /* One that runs, and its place in memory, which blocks have one after another. */
@@ -81,8 +91,9 @@ struct block {
     struct simt_index index;
     struct thread *thread; /* [SIMT_THREADS_MAX] */
     uint32_t current, live;
+    struct thread_set can_run;
     uint32_t at_barrier;
-    uint32_t at_warp[SIMT_THREADS_MAX / SIMT_WARP_LANES];
+    struct warp warp[SIMT_THREADS_MAX / SIMT_WARP_LANES];
     struct named_barrier named[NAMED_BARRIERS];
     unsigned char *shared;
     void (*kernel)(void *user);
@@ -162,17 +173,26 @@ static uint32_t random_below(uint32_t end) { /* splitmix64 */
     return (uint32_t)((z ^ (z >> 31)) % end);
 }
 
-static bool can_run(uint32_t thread) {
-    return !block->thread[thread].done && block->thread[thread].waits_at == MEET_NONE;
-}
-
-/* The first that can run in [begin, end), cyclically from `from`; end where there is none. */
-static uint32_t next_in(uint32_t begin, uint32_t end, uint32_t from) {
-    for (uint32_t i = 0; i < end - begin; i++) {
-        uint32_t thread = begin + (from - begin + i) % (end - begin);
-        if (can_run(thread)) return thread;
+/* The first in [begin, end) that can run; end where there is none. */
+static uint32_t first_in(uint32_t begin, uint32_t end) {
+    while (begin < end) {
+        uint64_t ahead = block->can_run.word[begin / 64] >> begin % 64;
+        if (ahead != 0) {
+            begin += (uint32_t)__builtin_ctzll(ahead);
+            return begin < end ? begin : end;
+        }
+        begin += 64 - begin % 64;
     }
     return end;
+}
+
+/* Likewise, cyclically from `from`. */
+static uint32_t next_in(uint32_t begin, uint32_t end, uint32_t from) {
+    from = begin + (from - begin) % (end - begin);
+    uint32_t thread = first_in(from, end);
+    if (thread < end) return thread;
+    thread = first_in(begin, from);
+    return thread < from ? thread : end;
 }
 
 static uint32_t choose_next(void) {
@@ -250,9 +270,21 @@ static void yield(void) {
     simt_fiber_switch(block->thread[self].fiber, block->thread[next].fiber);
 }
 
+static void pause_at(enum meeting meeting) {
+    block->thread[block->current].waits_at = meeting;
+    block->can_run.word[block->current / 64] &= ~((uint64_t)1 << block->current % 64);
+}
+
+static void resume(uint32_t thread) {
+    block->thread[thread].waits_at = MEET_NONE;
+    block->can_run.word[thread / 64] |= (uint64_t)1 << thread % 64;
+}
+
 static void thread_main(void) {
     block->kernel(block->user);
+    pause_at(MEET_NONE);
     block->thread[block->current].done = true;
+    block->warp[block->current / SIMT_WARP_LANES].ended++;
     block->live--;
     if (block->at_barrier > 0) FAIL("ended while %u threads wait at a barrier", block->at_barrier);
     FAIL_WITH(simt_async_end_warp(block->async, block->current / SIMT_WARP_LANES));
@@ -267,14 +299,14 @@ static struct thread *self(void) {
 }
 
 void simt_barrier(void) {
-    self()->waits_at = MEET_BARRIER;
+    pause_at(MEET_BARRIER);
     if (block->live < block->grid->threads)
         FAIL("a barrier after %u threads ended", block->grid->threads - block->live);
     if (++block->at_barrier == block->grid->threads) {
         block->at_barrier = 0;
         report->counters.barriers++;
         for (uint32_t i = 0; i < block->grid->threads; i++)
-            block->thread[i].waits_at = MEET_NONE;
+            resume(i);
         simt_view_barrier(block->view);
         if (schedule.order == SIMT_ROUND_ROBIN) switch_block();
     }
@@ -310,11 +342,8 @@ static void count_loads(struct thread *lane) {
         lane[l].load_count = 0;
 }
 
-/* Wait for the warp's other lanes; the last of them does what `act` says, for all. */
-static void meet_warp(enum meeting meeting, void (*act)(struct thread *lane)) {
-    uint32_t warp = block->current / SIMT_WARP_LANES;
-    struct thread *lane = &block->thread[warp * SIMT_WARP_LANES];
-    self()->waits_at = meeting;
+/* Which lane keeps the warp from meeting, now that one does. */
+static void blame_lane(const struct thread *lane, enum meeting meeting) {
     for (uint32_t l = 0; l < SIMT_WARP_LANES; l++) {
         if (lane[l].done) FAIL("%s without lane %u, which ended", meeting_names[meeting], l);
         if (lane[l].waits_at != MEET_NONE && lane[l].waits_at != meeting &&
@@ -322,12 +351,22 @@ static void meet_warp(enum meeting meeting, void (*act)(struct thread *lane)) {
             FAIL("%s while lane %u is at %s", meeting_names[meeting], l,
                  meeting_names[lane[l].waits_at]);
     }
-    if (++block->at_warp[warp] == SIMT_WARP_LANES) {
-        block->at_warp[warp] = 0;
+}
+
+/* Wait for the warp's other lanes; the last of them does what `act` says, for all. */
+static void meet_warp(enum meeting meeting, void (*act)(struct thread *lane)) {
+    uint32_t first = block->current / SIMT_WARP_LANES * SIMT_WARP_LANES;
+    struct warp *warp = &block->warp[first / SIMT_WARP_LANES];
+    struct thread *lane = &block->thread[first];
+    pause_at(meeting);
+    if (warp->ended > 0 || (warp->come > 0 && warp->to != meeting)) blame_lane(lane, meeting);
+    warp->to = meeting;
+    if (++warp->come == SIMT_WARP_LANES) {
+        warp->come = 0;
         count_loads(lane);
         act(lane);
         for (uint32_t l = 0; l < SIMT_WARP_LANES; l++)
-            lane[l].waits_at = MEET_NONE;
+            resume(first + l);
     }
     yield();
 }
@@ -336,7 +375,7 @@ static void meet_warp(enum meeting meeting, void (*act)(struct thread *lane)) {
 static bool come_to(uint32_t id, uint32_t threads) {
     struct named_barrier *named = &block->named[id % NAMED_BARRIERS];
     uint64_t bit = (uint64_t)1 << block->current % 64,
-             *has_come = &named->has_come[block->current / 64];
+             *has_come = &named->has_come.word[block->current / 64];
     if (id == 0 || id >= NAMED_BARRIERS || threads % SIMT_WARP_LANES != 0)
         FAIL("barrier %u of %u threads", id, threads);
     if (named->come > 0 && named->threads != threads)
@@ -348,13 +387,13 @@ static bool come_to(uint32_t id, uint32_t threads) {
     *named = (struct named_barrier){0};
     for (uint32_t i = 0; i < block->grid->threads; i++)
         if (block->thread[i].waits_at == MEET_NAMED && block->thread[i].barrier == id)
-            block->thread[i].waits_at = MEET_NONE;
+            resume(i);
     return true;
 }
 
 void simt_meet(uint32_t id, uint32_t threads) {
     self()->barrier = id;
-    if (!come_to(id, threads)) self()->waits_at = MEET_NAMED;
+    if (!come_to(id, threads)) pause_at(MEET_NAMED);
     yield();
 }
 
@@ -491,7 +530,7 @@ static float half_of(uint32_t pair, uint32_t which) {
 
 /* Fragments as PTX ISA, "Matrix fragments for mma.m16n8k16", lays them out. */
 static void act_mma(struct thread *lane) {
-    float a[16][16], b[16][8];
+    float a[16][16], b[16][8], sum[16][8] = {{0}};
     for (uint32_t l = 0; l < SIMT_WARP_LANES; l++)
         for (uint32_t half = 0; half < 2; half++) {
             for (uint32_t i = 0; i < 4; i++)
@@ -499,13 +538,13 @@ static void act_mma(struct thread *lane) {
             for (uint32_t i = 0; i < 2; i++)
                 b[l % 4 * 2 + half + i * 8][l / 4] = half_of(lane[l].b[i], half);
         }
+    for (uint32_t row = 0; row < 16; row++)
+        for (uint32_t k = 0; k < 16; k++)
+            for (uint32_t column = 0; column < 8; column++)
+                sum[row][column] += a[row][k] * b[k][column];
     for (uint32_t l = 0; l < SIMT_WARP_LANES; l++)
-        for (uint32_t i = 0; i < 4; i++) {
-            float sum = 0.0f;
-            for (uint32_t k = 0; k < 16; k++)
-                sum += a[l / 4 + i / 2 * 8][k] * b[k][l % 4 * 2 + i % 2];
-            lane[l].d[i] += sum;
-        }
+        for (uint32_t i = 0; i < 4; i++)
+            lane[l].d[i] += sum[l / 4 + i / 2 * 8][l % 4 * 2 + i % 2];
     report->counters.products++;
 }
 
@@ -689,6 +728,7 @@ static void begin_block(struct block *place, struct device *device) {
         simt_fiber_reset(thread->fiber, thread_main);
         thread->done = false;
         thread->waits_at = MEET_NONE;
+        place->can_run.word[i / 64] |= (uint64_t)1 << i % 64;
         thread->copy_count = thread->group = thread->load_count = 0;
     }
     place->current = schedule.order == SIMT_ROUND_ROBIN ? 0 : random_below(grid->threads);

@@ -137,11 +137,15 @@ static size_t element_at(uint64_t tile, bool line_is_step, uint32_t idx, uint32_
     return at ^ (at >> 7 & 7) << 4;
 }
 
-static bool read_element(const struct simt_async *async, size_t at, float *value_out) {
-    bf16 value;
+/* Those that lie beside each other whatever the tile: eight steps, or eight lines where a line is a
+ * step, each value `stride` behind the one before. */
+static bool read_eight(const struct simt_async *async, size_t at, float *values_out,
+                       size_t stride) {
+    bf16 value[8];
     if (at + sizeof value > async->shared_bytes) return false;
-    memcpy(&value, async->seen + at, sizeof value);
-    *value_out = bf16_to_f32(value);
+    memcpy(value, async->seen + at, sizeof value);
+    for (uint32_t i = 0; i < 8; i++)
+        values_out[i * stride] = bf16_to_f32(value[i]);
     return true;
 }
 
@@ -213,12 +217,13 @@ static const char *multiply(struct simt_async *async, uint32_t warp,
     static float a[ROWS][INNER], b[INNER][2 * SUMS_MAX], sum[2 * SUMS_MAX]; /* one at a time */
     uint32_t columns = 2 * of->count, first = warp * SIMT_WARP_LANES % SIMT_ASYNC_LANES / 2;
     bool inside = true;
-    for (uint32_t k = 0; k < INNER; k++) {
-        for (uint32_t r = 0; r < ROWS; r++)
-            inside &= read_element(async, element_at(of->a, false, first + r, k), &a[r][k]);
-        for (uint32_t n = 0; n < columns; n++)
-            inside &= read_element(async, element_at(of->b, of->line_is_step, n, k), &b[k][n]);
-    }
+    for (uint32_t r = 0; r < ROWS; r++)
+        for (uint32_t k = 0; k < INNER; k += 8)
+            inside &= read_eight(async, element_at(of->a, false, first + r, k), &a[r][k], 1);
+    for (uint32_t k = 0; k < INNER; k += of->line_is_step ? 1 : 8)
+        for (uint32_t n = 0; n < columns; n += of->line_is_step ? 8 : 1)
+            inside &= read_eight(async, element_at(of->b, of->line_is_step, n, k), &b[k][n],
+                                 of->line_is_step ? 1 : 2 * SUMS_MAX);
     if (!inside) return "a product that reads outside of shared memory";
     for (uint32_t r = 0; r < ROWS; r++) {
         memset(sum, 0, sizeof sum);

@@ -13,9 +13,14 @@
 #define GUARD_BYTES 4096u
 #define SAVED_WORDS 6 /* registers that a called function must keep */
 
+/* Stacks begin at different places within their pages, or what fibers use most of them would all
+ * meet in a few lines of the caches. */
+#define SHIFTS      64u
+#define SHIFT_BYTES (17u * 64u)
+
 struct simt_fiber {
     void *stack_pointer;
-    unsigned char *stack;
+    unsigned char *stack, *end; /* of what is used */
 };
 
 /* Keep the registers of the caller on its stack, and take those of the other from its own. */
@@ -48,6 +53,8 @@ struct simt_fiber *simt_fiber_create(void) {
                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     KERNEL_CHECK(fiber->stack != MAP_FAILED);
     KERNEL_CHECK(mprotect(fiber->stack, GUARD_BYTES, PROT_NONE) == 0);
+    static _Atomic uint32_t created;
+    fiber->end = fiber->stack + STACK_BYTES - created++ % SHIFTS * SHIFT_BYTES;
     return fiber;
 }
 
@@ -55,8 +62,8 @@ struct simt_fiber *simt_fiber_create(void) {
  * keeps of their frames would be found in frames that come to lie there. */
 static void forget_frames(struct simt_fiber *fiber) {
 #ifdef __SANITIZE_ADDRESS__
-    unsigned char *begin = fiber->stack_pointer, *end = fiber->stack + STACK_BYTES;
-    if (begin) __asan_unpoison_memory_region(begin, (size_t)(end - begin));
+    unsigned char *begin = fiber->stack_pointer;
+    if (begin) __asan_unpoison_memory_region(begin, (size_t)(fiber->end - begin));
 #else
     (void)fiber;
 #endif
@@ -65,7 +72,7 @@ static void forget_frames(struct simt_fiber *fiber) {
 void simt_fiber_reset(struct simt_fiber *fiber, void (*entry)(void)) {
     forget_frames(fiber);
     /* As if entry's caller had pushed a return address: the stack is aligned as at a call. */
-    uintptr_t *top = (uintptr_t *)(void *)(fiber->stack + STACK_BYTES) - 1;
+    uintptr_t *top = (uintptr_t *)(void *)fiber->end - 1;
     *top = 0;
     *--top = (uintptr_t)entry;
     fiber->stack_pointer = top - SAVED_WORDS;
