@@ -22,7 +22,9 @@ static struct group start_group(const char *width) {
     struct group group;
     processes_make_dir(group.dir);
     snprintf(group.log, sizeof group.log, "%s.log", group.dir);
-    const char *serve[] = {"serve", "--run-dir", group.dir, "--tp", width, NULL};
+    /* On a slow machine what runs takes longer than the usual time to finish. */
+    const char *serve[] = {"serve", "--run-dir",       group.dir, "--tp",
+                           width,   "--drain-timeout", "600",     NULL};
     group.pid = processes_start(group.log, "espalier", serve);
     processes_wait_for(group.log, "espalier: ready");
     return group;
