@@ -5,14 +5,19 @@
 # simulator must find has a list of its own (sim/mutants.sh), and so have GPU kernels
 # (simt/mutants.sh).
 #
-#   tests/mutants.sh BUILD [NAME...]
+#   tests/mutants.sh BUILD [--part K/N] [NAME...]
 #
-# BUILD is a configured and built tree (Ninja), as of `cmake --preset dev`.
+# BUILD is a configured and built tree (Ninja), as of `cmake --preset dev`. --part: only every N-th
+# mistake, from the K-th on, K below N.
 set -u
 source=$(cd "$(dirname "$0")/.." && pwd)
-build=$(cd "${1:?usage: mutants.sh BUILD [NAME...]}" && pwd) || exit 64
+build=$(cd "${1:?usage: mutants.sh BUILD [--part K/N] [NAME...]}" && pwd) || exit 64
 shift
 . "$source/tests/mutants_common.sh"
+if [ "${1:-}" = --part ]; then
+    take_part "${2:-}"
+    shift 2
+fi
 SECONDS_MAX=120
 
 judge() {

@@ -70,6 +70,15 @@ aim() {
     esac
 }
 
+# take_part K/N: only every N-th mutant, from the K-th on.
+take_part() {
+    part=${1%/*} parts=${1#*/}
+    if ! [ "$part" -lt "$parts" ] 2>/dev/null || [ "$part" -lt 0 ]; then
+        echo "mutants.sh: --part: found '$1', accepted: K/N with K from 0 to N - 1" >&2
+        exit 64
+    fi
+}
+
 # try_some JOB LIST [NAME...]: every so many-th mutant of a list, from the JOB-th on; of those that
 # `part` of `parts` leaves, where they are set.
 try_some() {

@@ -3,8 +3,8 @@
 #
 #   tests/run.sh          the dev build and every test; minutes on two cores
 #   tests/run.sh --all    also clang, AddressSanitizer + UBSan, ThreadSanitizer, the long runs, and
-#                         mistakes put into sources that tests must find; of those in kernels for
-#                         GPUs a third, which one the commit says
+#                         mistakes put into sources that tests must find; of those outside of the
+#                         core a third, which one the commit says
 #
 # The last line is "N passed, N failed", behind the names of those that failed; the exit status is 0
 # only if none did.
@@ -92,9 +92,10 @@ commit_modulo() {
 mkdir -p build
 if $all; then
     build dev && ESPALIER_TEST_LONG=1 run dev -LE e2e && run dev -L e2e
+    part=$(commit_modulo 3)/3
     script mutants tests/sim/mutants.sh build/dev
-    script test-mutants tests/mutants.sh build/dev
-    script kernel-mutants tests/simt/mutants.sh build/dev --part "$(commit_modulo 3)/3"
+    script test-mutants tests/mutants.sh build/dev --part "$part"
+    script kernel-mutants tests/simt/mutants.sh build/dev --part "$part"
     build release && run release -L e2e
     build clang
     build asan && run asan

@@ -12,15 +12,11 @@ set -u
 source=$(cd "$(dirname "$0")/../.." && pwd)
 build=$(cd "${1:?usage: mutants.sh BUILD [--part K/N] [OP...]}" && pwd) || exit 64
 shift
+. "$source/tests/mutants_common.sh"
 if [ "${1:-}" = --part ]; then
-    part=${2%/*} parts=${2#*/}
-    if ! [ "$part" -lt "$parts" ] 2>/dev/null || [ "$part" -lt 0 ]; then
-        echo "mutants.sh: --part: found '$2', accepted: K/N with K from 0 to N - 1" >&2
-        exit 64
-    fi
+    take_part "${2:-}"
     shift 2
 fi
-. "$source/tests/mutants_common.sh"
 SCHEDULES="round-robin greedy-warp random"
 SECONDS_MAX=120
 
