@@ -1,6 +1,6 @@
 #!/bin/sh
-# All numbers of docs/PERFORMANCE.md on this machine: the roofs, the engine end to end, and the
-# engine against llama.cpp in turns. Installs llama.cpp's Python package and gguf from PyPI into a
+# What docs/PERFORMANCE.md says of this machine: the roofs, the engine end to end, and the engine
+# against llama.cpp in turns. Installs llama.cpp's Python package and gguf from PyPI into a
 # virtual environment of its own, built for this processor, and makes its models; both are kept
 # below build/peer and used again. An hour on two quiet cores; what else runs disturbs it.
 #
