@@ -40,7 +40,6 @@
     X(top_tokens)
 
 struct backend {
-    const char *name;
 #define X(op) void (*op)(const struct op##_args *args, struct kernel_ctx *ctx);
     BACKEND_OPS(X)
 #undef X

@@ -1,7 +1,7 @@
 #include "backend.h"
 
-const struct backend backend_cpu = {.name = "cpu",
+const struct backend backend_cpu = {
 #define X(op) .op = op##_cpu,
-                                    BACKEND_OPS(X)
+    BACKEND_OPS(X)
 #undef X
-                                        .mla_expanded = mla_expanded_cpu};
+        .mla_expanded = mla_expanded_cpu};

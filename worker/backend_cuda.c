@@ -7,9 +7,9 @@
 #include "mla_tree/mla_tree_cuda.h"
 #include "moe_experts/moe_experts_cuda.h"
 
-const struct backend backend_cuda = {.name = "cuda",
+const struct backend backend_cuda = {
 #define X(op) .op = op##_cuda,
-                                     BACKEND_OPS(X)
+    BACKEND_OPS(X)
 #undef X
 };
 

@@ -1,5 +1,6 @@
-/* Collectives between the ranks of a group, in one of two ways with one contract. comm_host.c:
- * shared memory on one host; comm_nccl.c: NCCL, on device memory.
+/* Collectives between the ranks of a group, in several ways with one contract. comm_host.c:
+ * shared memory on one host; on device memory comm_nccl.c: NCCL, and comm_p2p.c: kernels of ours
+ * for sums where they are faster.
  *
  * One communicator lives for one generation. Its key is made by rank 0, handed out by the
  * coordinator, and used by every rank to join. All ranks call the same operations in the same

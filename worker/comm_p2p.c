@@ -20,7 +20,6 @@
 #include <unistd.h>
 
 #include "all_reduce/all_reduce.h"
-#include "base/check.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "comm_kind.h"
@@ -65,7 +64,8 @@ struct p2p {
     struct comm *nccl;
     cudaStream_t stream;
     uint32_t wait_ms;
-    bool met; /* in comm_use */
+    bool met;             /* in comm_use */
+    struct error failure; /* of that, which cannot say so itself; its code is STATUS_OK without */
     _Atomic(struct pinned *) pinned;
     union parcel *parcels;                        /* [size], on the device */
     struct all_reduce_exchange *exchange[TP_MAX]; /* NULL: there is none, or not reached */
@@ -83,6 +83,8 @@ static struct p2p *p2p_of(struct comm *base) {
 
 static enum status tell(struct p2p *p2p, const char *doing, struct error *err) {
     const struct pinned *pinned = atomic_load(&p2p->pinned);
+    if (p2p->failure.code != STATUS_OK)
+        return error_set(err, p2p->failure.code, "%s", p2p->failure.text);
     if (!pinned) return STATUS_OK;
     uint32_t verdict = atomic_load(&pinned->verdict);
     if (atomic_load(&pinned->abort) != 0)
@@ -95,6 +97,7 @@ static enum status tell(struct p2p *p2p, const char *doing, struct error *err) {
 
 static enum status device_status(cudaError_t error, struct error *err) {
     if (error == cudaSuccess) return STATUS_OK;
+    (void)cudaGetLastError(); /* as in go_without */
     return error_set(err, STATUS_INTERNAL, "all-reduce: the device says: %s",
                      cudaGetErrorString(error));
 }
@@ -359,6 +362,7 @@ static enum status take_memory(struct p2p *p2p, float **data_out, struct error *
     if (error == cudaSuccess) error = cudaMalloc((void **)data_out, data_bytes);
     if (error == cudaSuccess) error = cudaMemsetAsync(*data_out, 0, data_bytes, p2p->stream);
     if (error == cudaSuccess) return STATUS_OK;
+    (void)cudaGetLastError();
     return error_set(err, STATUS_RESOURCE_EXHAUSTED, "memory to meet in: %s",
                      cudaGetErrorString(error));
 }
@@ -402,6 +406,7 @@ static void use(struct comm *base, void *stream, uint32_t wait_ms) {
     (void)cudaFree(p2p->parcels);
     if (status == STATUS_OK) return;
     log_warn("all_reduce", "status=%s why=\"%s\"", status_name(status), err.text);
+    p2p->failure = err;
     comm_abort(p2p->nccl); /* peers wait for this rank: none of them is to be kept */
 }
 
@@ -451,24 +456,32 @@ static void seed_destroy(struct comm_seed *seed) {
     comm_nccl.seed_destroy(seed);
 }
 
+/* Where the ranks could not meet, that is why. */
+static enum status of_nccl(struct comm *base, enum status status, struct error *err) {
+    const struct error *failure = &p2p_of(base)->failure;
+    if (status == STATUS_OK || failure->code == STATUS_OK) return status;
+    return error_set(err, failure->code, "%s", failure->text);
+}
+
 static enum status all_gather(struct comm *base, const void *mine, size_t bytes, void *out,
                               struct error *err) {
-    return comm_all_gather(p2p_of(base)->nccl, mine, bytes, out, err);
+    struct comm *nccl = p2p_of(base)->nccl;
+    return of_nccl(base, comm_all_gather(nccl, mine, bytes, out, err), err);
 }
 
 static enum status broadcast(struct comm *base, void *data, size_t bytes, uint32_t root,
                              struct error *err) {
-    return comm_broadcast(p2p_of(base)->nccl, data, bytes, root, err);
+    return of_nccl(base, comm_broadcast(p2p_of(base)->nccl, data, bytes, root, err), err);
 }
 
 static enum status send_to(struct comm *base, uint32_t peer, const void *data, size_t bytes,
                            struct error *err) {
-    return comm_send(p2p_of(base)->nccl, peer, data, bytes, err);
+    return of_nccl(base, comm_send(p2p_of(base)->nccl, peer, data, bytes, err), err);
 }
 
 static enum status recv_from(struct comm *base, uint32_t peer, void *data, size_t bytes,
                              struct error *err) {
-    return comm_recv(p2p_of(base)->nccl, peer, data, bytes, err);
+    return of_nccl(base, comm_recv(p2p_of(base)->nccl, peer, data, bytes, err), err);
 }
 
 const struct comm_kind comm_p2p = {

@@ -13,7 +13,6 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "base/check.h"
 #include "base/clock.h"
 #include "cpus.h"
 

@@ -47,6 +47,7 @@ struct compute {
      * must find it whole: the pointer changes under the lock. */
     pthread_mutex_t engine_lock;
     struct engine *engine;
+    struct comm *joined; /* by the same lock: from the join until the engine has it */
 };
 
 /* ---- orders and notes ---------------------------------------------------------------------- */
@@ -257,6 +258,7 @@ static void do_welcome(struct compute *compute, const struct control_welcome *we
             if (status == STATUS_DATA_LOSS) exit_code = EXIT_CODE_INVARIANT;
         }
     }
+    if (status == STATUS_INTERNAL) exit_code = EXIT_CODE_TEMPORARY; /* a device's need not */
     if (status != STATUS_OK) {
         post_fault(compute, 0, 0, &err, exit_code);
         return;
@@ -340,6 +342,13 @@ static void fail_group(struct compute *compute, uint64_t generation, uint64_t st
     post_fault(compute, generation, step, err, is_fatal(err->code) ? exit_code : -1);
 }
 
+/* Whoever aborts finds a communicator from its join on, and breaks it off. */
+static void set_joined(struct compute *compute, struct comm *comm) {
+    pthread_mutex_lock(&compute->engine_lock);
+    compute->joined = comm;
+    pthread_mutex_unlock(&compute->engine_lock);
+}
+
 static void do_form(struct compute *compute, const struct control_group *group) {
     struct comm_key key;
     struct error err;
@@ -357,7 +366,10 @@ static void do_form(struct compute *compute, const struct control_group *group) 
                            &compute->join_cancelled, &comm, &err);
     comm_seed_destroy(&compute->seed);
     if (status == STATUS_OK) {
+        set_joined(compute, comm);
+        if (compute->join_cancelled) comm_abort(comm); /* before anybody could find it */
         engine_set_group(compute->engine, group->generation, comm);
+        set_joined(compute, NULL);
         if (compute->welcome.self_test)
             status = engine_test_group(compute->engine, &compute->self_test, &err);
     }
@@ -551,6 +563,7 @@ void compute_abort(struct compute *compute, uint64_t generation) {
     if (generation > compute->ended_generation) compute->ended_generation = generation;
     compute->join_cancelled = true;
     pthread_mutex_lock(&compute->engine_lock);
+    if (compute->joined) comm_abort(compute->joined);
     if (compute->engine) engine_abort(compute->engine);
     pthread_mutex_unlock(&compute->engine_lock);
 }

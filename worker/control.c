@@ -15,6 +15,7 @@
 #include "compute.h"
 #include "curve_keys.h"
 #include "http.h"
+#include "mailbox.h"
 #include "probe.h"
 #include "process.h"
 #include "rank_metrics.h"
@@ -51,6 +52,7 @@ struct control {
     bool told_to_end;      /* by the last coordinator, and lingering */
     bool serving;          /* welcomed by the coordinator we are connected to */
     uint64_t generation;   /* joined; 0: in no group */
+    uint64_t ended;        /* the last generation that the coordinator ended */
     struct compute_progress progress;
     int64_t progress_ns; /* when it last changed */
     struct log_limit refused_lines;
@@ -124,7 +126,9 @@ static void on_note(uv_async_t *async) {
     struct compute_note *note;
     while (!control->stopping && (note = compute_take(control->compute)) != NULL) {
         if (control->serving && note->connection == control->connections) {
-            if (note->type == WORKER_JOINED) control->generation = note->generation;
+            /* It may have ended meanwhile. */
+            if (note->type == WORKER_JOINED && note->generation > control->ended)
+                control->generation = note->generation;
             if (note->type == WORKER_FAULT) control->generation = 0;
             if (note->type == WORKER_LOADED) service_notify("READY=1");
             send_body(control, note->body, false);
@@ -212,8 +216,9 @@ static void on_watchdog(uv_timer_t *timer) {
 static void give(struct control *control, struct compute_order **order) {
     (*order)->connection = control->connections;
     if (compute_give(control->compute, order)) return;
-    log_error("too_many_orders", "accepted=%u", 1u);
+    log_error("too_many_orders", "accepted=%u", MAILBOX_LETTERS_MAX);
     compute_order_destroy(*order);
+    *order = NULL;
     stop(control, EXIT_CODE_TEMPORARY);
 }
 
@@ -264,6 +269,7 @@ static void on_welcome(struct control *control, struct compute_order **order) {
     char boot_id[BOOT_ID_LEN + 1];
     snprintf(boot_id, sizeof boot_id, "%016" PRIx64, welcome->boot_id);
     control->serving = true;
+    control->ended = 0; /* it counts from one */
     control->told_to_end = false;
     uv_timer_stop(&control->patience);
     watch_coordinator(control, welcome);
@@ -317,7 +323,8 @@ static void on_order(struct control *control, struct compute_order **order) {
         return;
     case CONTROL_END_GENERATION:
         control->generation = 0;
-        if (control->compute) compute_abort(control->compute, message->end_generation.generation);
+        control->ended = message->end_generation.generation;
+        if (control->compute) compute_abort(control->compute, control->ended);
         break;
     case CONTROL_PREPARE_GROUP:
     case CONTROL_FORM_GROUP:

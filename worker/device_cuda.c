@@ -193,6 +193,7 @@ cudaStream_t device_cuda_stream(const struct device_cuda *device) {
 
 enum status device_cuda_status(cudaError_t error, const char *doing, struct error *err) {
     if (error == cudaSuccess) return STATUS_OK;
+    (void)cudaGetLastError(); /* dealt with: the next launch must not take it for its own */
     return error_set(
         err, error == cudaErrorMemoryAllocation ? STATUS_RESOURCE_EXHAUSTED : STATUS_INTERNAL,
         "%s: %s", doing, cudaGetErrorString(error));
@@ -235,13 +236,13 @@ static bool add_granule(struct device_region *region) {
     return driver->allow(at, bytes, &access, 1) == CUDA_SUCCESS;
 }
 
-/* Nothing is left to do for a caller where the driver does not take back what it gave. */
-static void drop_granule(struct device_region *region) {
+/* False: the driver does not take back what it gave. */
+static bool drop_granule(struct device_region *region) {
     const struct driver *driver = &region->device->driver;
     size_t bytes = region->device->granule_bytes;
     region->granules--;
-    CHECK(driver->unmap(region->begin + region->granules * bytes, bytes) == CUDA_SUCCESS);
-    CHECK(driver->release(region->handle[region->granules]) == CUDA_SUCCESS);
+    return driver->unmap(region->begin + region->granules * bytes, bytes) == CUDA_SUCCESS &&
+           driver->release(region->handle[region->granules]) == CUDA_SUCCESS;
 }
 
 enum status device_region_resize(struct device_region *region, size_t bytes, struct error *err) {
@@ -259,7 +260,7 @@ enum status device_region_resize(struct device_region *region, size_t bytes, str
     while (region->granules < wanted && grows)
         grows = add_granule(region);
     while (region->granules > (grows ? wanted : before))
-        drop_granule(region);
+        CHECK(drop_granule(region)); /* nothing is left to do for a caller */
     if (grows) return STATUS_OK;
     return error_set(err, STATUS_RESOURCE_EXHAUSTED, "%zu bytes of the GPU's memory: out of memory",
                      bytes);
@@ -267,12 +268,12 @@ enum status device_region_resize(struct device_region *region, size_t bytes, str
 
 void device_region_destroy(struct device_region **region) {
     if (!*region) return;
-    (void)cudaStreamSynchronize((*region)->device->stream); /* a dead device uses nothing */
+    /* A dead device uses nothing, takes nothing back, and ends with the process. */
+    (void)cudaStreamSynchronize((*region)->device->stream);
     while ((*region)->granules > 0)
-        drop_granule(*region);
-    CHECK((*region)->device->driver.unreserve(
-              (*region)->begin, (*region)->cap_granules * (*region)->device->granule_bytes) ==
-          CUDA_SUCCESS);
+        (void)drop_granule(*region);
+    (void)(*region)->device->driver.unreserve(
+        (*region)->begin, (*region)->cap_granules * (*region)->device->granule_bytes);
     free(*region);
     *region = NULL;
 }

@@ -8,7 +8,7 @@
  * the device (2 MiB): what points into it stays valid, captured graphs among it. Work of the
  * device's stream that may use memory which is given back is waited for.
  *
- * Owner: the engine. One thread. */
+ * Owner: main, of the device; the KV pool, of regions. One thread. */
 #ifndef ESPALIER_DEVICE_CUDA_H
 #define ESPALIER_DEVICE_CUDA_H
 

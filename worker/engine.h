@@ -10,12 +10,12 @@
  * prefix hash. A difference is FAILED_PRECONDITION with a line that names sequence and field: the
  * ranks have parted ways, and going on would end in a deadlock or in wrong tokens.
  *
- * Thread: one (the compute thread) for all calls but engine_abort and engine_progress.
+ * Thread: one (the compute thread) for all calls but engine_abort, engine_progress
+ * and engine_numbers; who ends that thread may destroy the engine.
  */
 #ifndef ESPALIER_ENGINE_H
 #define ESPALIER_ENGINE_H
 
-#include "base/arena.h"
 #include "comm.h"
 #include "device.h"
 #include "drafter_weights.h"

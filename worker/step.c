@@ -233,10 +233,6 @@ const void *step_page_tables(const struct step *step, size_t *bytes_out) {
     return step->slots.pages;
 }
 
-uint64_t step_last(const struct step *step) {
-    return step->last;
-}
-
 /* ============================== checks ======================================================== */
 
 static uint32_t pages_for(const struct step_limits *limits, uint32_t tok_count) {

@@ -99,6 +99,4 @@ struct step_end step_end_of(const struct step *step, uint32_t slot);
 /* The page tables of all slots. */
 const void *step_page_tables(const struct step *step, size_t *bytes_out);
 
-uint64_t step_last(const struct step *step); /* number of the last committed step */
-
 #endif

@@ -95,8 +95,8 @@ static struct packed packed_of(const struct weight_task *bite) {
             .more_bytes = linear_data_bytes(bite->format, bite->rows - bite->nope_dim,
                                             bite->columns)};
     case WEIGHT_TASK_ROWS:
-        return (struct packed){.data_bytes = rows * width * value_bytes,
-                               .data_at = begin * width * value_bytes};
+        return (struct packed){.data_bytes = rows * value_bytes * width,
+                               .data_at = begin * value_bytes * width};
     }
     return (struct packed){.data_bytes = linear_data_bytes(bite->format, rows, width),
                            .more_bytes = linear_scale_bytes(bite->format, rows, width),

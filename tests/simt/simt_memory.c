@@ -87,7 +87,7 @@ static struct range *find_range(const void *address, size_t bytes) {
 
 /* Its last byte lies at the end of a page, the alignment aside, and the next page is closed. */
 void *simt_memory_allocate(size_t bytes, size_t device_bytes_max, bool pinned) {
-    if (!pinned && bytes > device_bytes_max - device_bytes) return NULL;
+    if (!pinned && device_bytes + bytes > device_bytes_max) return NULL;
     size_t page = page_bytes(), aligned = (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
     size_t whole = (aligned + page - 1) / page * page;
     struct range *range = add_range(pinned ? KIND_PINNED : KIND_DEVICE, whole + page);
@@ -164,7 +164,7 @@ bool simt_memory_unreserve(void *begin) {
 }
 
 bool simt_memory_make(size_t bytes, size_t device_bytes_max) {
-    if (bytes % SIMT_MEMORY_GRANULE != 0 || bytes > device_bytes_max - device_bytes) return false;
+    if (bytes % SIMT_MEMORY_GRANULE != 0 || device_bytes + bytes > device_bytes_max) return false;
     device_bytes += bytes;
     return true;
 }

@@ -321,6 +321,21 @@ static void out_of_reach_is_said_and_nccls(void **state) {
 
 /* ============================== faults ======================================================== */
 
+/* Not "aborted", with which a group would be formed again and again. */
+static void memory_that_is_short_is_what_a_rank_says(void **state) {
+    (void)state;
+    struct simt_device device = simt_device_default;
+    size_t free_bytes, all_bytes;
+    check(cudaMemGetInfo(&free_bytes, &all_bytes));
+    device.memory_bytes = all_bytes - free_bytes + 2 * LARGE * sizeof(float); /* the ranks' own */
+    simt_cuda_plug(&device);
+    run(2, LONG_MS, sum_small_and_large);
+    assert_all(2, STATUS_RESOURCE_EXHAUSTED);
+    run(2, LONG_MS, the_others);
+    assert_all(2, STATUS_RESOURCE_EXHAUSTED);
+    assert_int_equal(cudaGetLastError(), cudaSuccess);
+}
+
 /* All but rank 1 sum. */
 static enum status one_is_missing(struct rank *rank, struct error *err) {
     enum status status = STATUS_OK;
@@ -426,6 +441,7 @@ int main(void) {
         TEST(other_collectives_are_nccls),
         TEST(the_slowest_rank_decides),
         TEST(out_of_reach_is_said_and_nccls),
+        TEST(memory_that_is_short_is_what_a_rank_says),
         TEST(a_peer_that_does_not_come_is_named),
         TEST(aborts_reach_a_kernel_that_waits),
         TEST(what_was_shared_outlives_its_generation),

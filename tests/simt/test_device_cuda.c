@@ -260,6 +260,38 @@ static void what_cannot_be_had_changes_nothing(void **state) {
     device_cuda_close(&device);
 }
 
+/* What a device that failed does not take back ends with the process, in words of the fault. */
+static void a_dead_device_is_left(void **state) {
+    (void)state;
+    struct device_cuda *device = open_device(8 * GRANULE);
+    struct device_region *region;
+    struct error err;
+    assert_int_equal(device_region_create(device, 4 * GRANULE, &region, &err), STATUS_OK);
+    assert_int_equal(device_region_resize(region, 2 * GRANULE, &err), STATUS_OK);
+    for (uint32_t failing = 0; failing < 6; failing++) { /* a wait, two calls a granule, one more */
+        simt_cuda_fail(failing, cudaErrorIllegalAddress);
+        device_region_destroy(&region);
+        assert_null(region);
+        simt_cuda_recover();
+        assert_int_equal(device_region_create(device, 4 * GRANULE, &region, &err), STATUS_OK);
+        assert_int_equal(device_region_resize(region, 2 * GRANULE, &err), STATUS_OK);
+    }
+    device_region_destroy(&region);
+    device_cuda_close(&device);
+}
+
+/* An error that was told to a caller is not found by the next launch. */
+static void errors_are_dealt_with_once(void **state) {
+    (void)state;
+    struct error err;
+    void *memory;
+    struct device_cuda *device = open_device(8 * GRANULE);
+    cudaError_t error = cudaMalloc(&memory, 9 * GRANULE);
+    assert_int_equal(device_cuda_status(error, "memory", &err), STATUS_RESOURCE_EXHAUSTED);
+    assert_ok(cudaGetLastError());
+    device_cuda_close(&device);
+}
+
 int main(void) {
 #define TEST(f) cmocka_unit_test_setup(f, plug_in)
     const struct CMUnitTest tests[] = {
@@ -270,6 +302,8 @@ int main(void) {
         TEST(regions_grow_and_shrink_in_place),
         TEST(captured_graphs_reach_new_memory),
         TEST(what_cannot_be_had_changes_nothing),
+        TEST(a_dead_device_is_left),
+        TEST(errors_are_dealt_with_once),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
