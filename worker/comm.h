@@ -58,7 +58,8 @@ void comm_close(struct comm **comm);
 void comm_use(struct comm *comm, void *stream, uint32_t wait_ms);
 
 /* Returns when all that the stream was told is done; at once where there is none. ABORTED,
- * DEADLINE_EXCEEDED, UNAVAILABLE where a peer is gone, INTERNAL where this device failed. */
+ * DEADLINE_EXCEEDED, UNAVAILABLE where a peer is gone, INTERNAL where this device failed. A group
+ * of one waits for its device however long it takes. */
 enum status comm_wait(struct comm *comm, struct error *err) MUST_USE;
 
 /* Operations that were captured with the stream's other work (device.h) are about to be done again,

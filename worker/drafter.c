@@ -10,6 +10,7 @@
 #include "candidates.h"
 #include "device.h"
 #include "kv_shadow.h"
+#include "memory_fill.h"
 
 #define SCRATCH_ALIGN 64u
 
@@ -181,11 +182,13 @@ static enum status take_memory(struct drafter *drafter, struct error *err) {
                                          err);
         if (status != STATUS_OK) return status;
     } else {
-        memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
-                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
-        if (memory == MAP_FAILED)
+        memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        if (memory == MAP_FAILED || !memory_fill(memory, bytes)) {
+            int cause = errno;
+            if (memory != MAP_FAILED) munmap(memory, bytes);
             return error_set(err, STATUS_RESOURCE_EXHAUSTED, "%zu bytes for activations: %s", bytes,
-                             strerror(errno));
+                             strerror(cause));
+        }
     }
     drafter->memory = memory;
     drafter->bytes = bytes;

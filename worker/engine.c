@@ -18,7 +18,8 @@
 #include "step_graph.h"
 #include "team.h"
 
-/* What a device is waited for. The coordinator's usual patience is shorter, and ends the generation. */
+/* What a device is waited for. The coordinator's usual patience is shorter, and ends the
+ * generation. */
 #define STEP_WAIT_MS 120000u
 
 struct engine {
