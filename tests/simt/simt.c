@@ -19,8 +19,10 @@
 #define PAUSE_NS       1000u
 #define PAUSES_MAX     64u /* before other threads of the process are let in */
 
+#define WARPS_MAX      (SIMT_THREADS_MAX / SIMT_WARP_LANES)
 #define NAMED_BARRIERS 16u /* 0 is the block's own */
 #define PRODUCT_ODDS   8u  /* one in so many meetings carries out a product under way */
+#define LAGGARD_ODDS   2u  /* one in so many blocks has a warp that lags */
 
 enum meeting {
     MEET_NONE,
@@ -92,8 +94,9 @@ struct block {
     struct thread *thread; /* [SIMT_THREADS_MAX] */
     uint32_t current, live;
     struct thread_set can_run;
+    uint32_t laggard; /* a warp that goes on when no other can; WARPS_MAX: there is none */
     uint32_t at_barrier;
-    struct warp warp[SIMT_THREADS_MAX / SIMT_WARP_LANES];
+    struct warp warp[WARPS_MAX];
     struct named_barrier named[NAMED_BARRIERS];
     unsigned char *shared;
     void (*kernel)(void *user);
@@ -195,10 +198,20 @@ static uint32_t next_in(uint32_t begin, uint32_t end, uint32_t from) {
     return thread < from ? thread : end;
 }
 
+/* Likewise, but one of the warp that lags only where there is no other. */
+static uint32_t next_but_laggard(uint32_t count, uint32_t from) {
+    if (block->laggard == WARPS_MAX) return next_in(0, count, from);
+    uint64_t *word = &block->can_run.word[block->laggard / 2], kept = *word;
+    *word &= ~((uint64_t)0xffffffffu << block->laggard % 2 * SIMT_WARP_LANES);
+    uint32_t thread = next_in(0, count, from);
+    *word = kept;
+    return thread < count ? thread : next_in(0, count, from);
+}
+
 static uint32_t choose_next(void) {
     uint32_t count = block->grid->threads;
     if (schedule.order == SIMT_ROUND_ROBIN) return next_in(0, count, (block->current + 1) % count);
-    if (schedule.order == SIMT_RANDOM) return next_in(0, count, random_below(count));
+    if (schedule.order == SIMT_RANDOM) return next_but_laggard(count, random_below(count));
     uint32_t warp = block->current / SIMT_WARP_LANES * SIMT_WARP_LANES;
     uint32_t thread = next_in(warp, warp + SIMT_WARP_LANES, block->current);
     if (thread < warp + SIMT_WARP_LANES) return thread;
@@ -386,8 +399,7 @@ static bool come_to(uint32_t id, uint32_t threads) {
     if (++named->come < threads) return false;
     *named = (struct named_barrier){0};
     for (uint32_t i = 0; i < block->grid->threads; i++)
-        if (block->thread[i].waits_at == MEET_NAMED && block->thread[i].barrier == id)
-            resume(i);
+        if (block->thread[i].waits_at == MEET_NAMED && block->thread[i].barrier == id) resume(i);
     return true;
 }
 
@@ -732,6 +744,9 @@ static void begin_block(struct block *place, struct device *device) {
         thread->copy_count = thread->group = thread->load_count = 0;
     }
     place->current = schedule.order == SIMT_ROUND_ROBIN ? 0 : random_below(grid->threads);
+    place->laggard = WARPS_MAX;
+    if (schedule.order == SIMT_RANDOM && random_below(LAGGARD_ODDS) == 0)
+        place->laggard = random_below(grid->threads / SIMT_WARP_LANES);
 }
 
 static void end_block(struct block *ended) {

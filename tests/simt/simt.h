@@ -31,7 +31,7 @@
 enum simt_order {
     SIMT_ROUND_ROBIN, /* every thread as far as the next meeting, in turn */
     SIMT_GREEDY_WARP, /* one warp as far as it gets, then another by the seed */
-    SIMT_RANDOM,      /* any thread that can run, by the seed */
+    SIMT_RANDOM,      /* any thread that can run, by the seed; in some blocks a warp lags behind */
     SIMT_ORDER_COUNT
 };
 
