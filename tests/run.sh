@@ -4,7 +4,7 @@
 #   tests/run.sh          the dev build and every test; minutes on two cores
 #   tests/run.sh --all    also clang, AddressSanitizer + UBSan, ThreadSanitizer, the long runs, and
 #                         mistakes put into sources that tests must find; of those outside of the
-#                         core a third, which one the commit says
+#                         core a fifth, which one the commit says
 #
 # The last line is "N passed, N failed", behind the names of those that failed; the exit status is 0
 # only if none did.
@@ -92,7 +92,7 @@ commit_modulo() {
 mkdir -p build
 if $all; then
     build dev && ESPALIER_TEST_LONG=1 run dev -LE e2e && run dev -L e2e
-    part=$(commit_modulo 3)/3
+    part=$(commit_modulo 5)/5
     script mutants tests/sim/mutants.sh build/dev
     script test-mutants tests/mutants.sh build/dev --part "$part"
     script kernel-mutants tests/simt/mutants.sh build/dev --part "$part"
