@@ -283,20 +283,24 @@ static void yield(void) {
     simt_fiber_switch(block->thread[self].fiber, block->thread[next].fiber);
 }
 
+static struct thread *self(void) {
+    return &block->thread[block->current];
+}
+
 static void pause_at(enum meeting meeting) {
-    block->thread[block->current].waits_at = meeting;
+    self()->waits_at = meeting;
     block->can_run.word[block->current / 64] &= ~((uint64_t)1 << block->current % 64);
 }
 
-static void resume(uint32_t thread) {
-    block->thread[thread].waits_at = MEET_NONE;
-    block->can_run.word[thread / 64] |= (uint64_t)1 << thread % 64;
+static void resume(struct block *in, uint32_t thread) {
+    in->thread[thread].waits_at = MEET_NONE;
+    in->can_run.word[thread / 64] |= (uint64_t)1 << thread % 64;
 }
 
 static void thread_main(void) {
     block->kernel(block->user);
     pause_at(MEET_NONE);
-    block->thread[block->current].done = true;
+    self()->done = true;
     block->warp[block->current / SIMT_WARP_LANES].ended++;
     block->live--;
     if (block->at_barrier > 0) FAIL("ended while %u threads wait at a barrier", block->at_barrier);
@@ -307,10 +311,6 @@ static void thread_main(void) {
 
 /* ============================== meetings ====================================================== */
 
-static struct thread *self(void) {
-    return &block->thread[block->current];
-}
-
 void simt_barrier(void) {
     pause_at(MEET_BARRIER);
     if (block->live < block->grid->threads)
@@ -319,7 +319,7 @@ void simt_barrier(void) {
         block->at_barrier = 0;
         report->counters.barriers++;
         for (uint32_t i = 0; i < block->grid->threads; i++)
-            resume(i);
+            resume(block, i);
         simt_view_barrier(block->view);
         if (schedule.order == SIMT_ROUND_ROBIN) switch_block();
     }
@@ -379,7 +379,7 @@ static void meet_warp(enum meeting meeting, void (*act)(struct thread *lane)) {
         count_loads(lane);
         act(lane);
         for (uint32_t l = 0; l < SIMT_WARP_LANES; l++)
-            resume(first + l);
+            resume(block, first + l);
     }
     yield();
 }
@@ -399,7 +399,8 @@ static bool come_to(uint32_t id, uint32_t threads) {
     if (++named->come < threads) return false;
     *named = (struct named_barrier){0};
     for (uint32_t i = 0; i < block->grid->threads; i++)
-        if (block->thread[i].waits_at == MEET_NAMED && block->thread[i].barrier == id) resume(i);
+        if (block->thread[i].waits_at == MEET_NAMED && block->thread[i].barrier == id)
+            resume(block, i);
     return true;
 }
 
@@ -739,8 +740,7 @@ static void begin_block(struct block *place, struct device *device) {
         if (thread->fiber == NULL) thread->fiber = simt_fiber_create();
         simt_fiber_reset(thread->fiber, thread_main);
         thread->done = false;
-        thread->waits_at = MEET_NONE;
-        place->can_run.word[i / 64] |= (uint64_t)1 << i % 64;
+        resume(place, i);
         thread->copy_count = thread->group = thread->load_count = 0;
     }
     place->current = schedule.order == SIMT_ROUND_ROBIN ? 0 : random_below(grid->threads);
